@@ -1,0 +1,1 @@
+"""The .giw file: layout, writer, reader, verify. Knows bytes, not models."""

@@ -1,0 +1,1 @@
+"""Plan to machine code: targets, MLIR kernels, LLVM back end, code images."""

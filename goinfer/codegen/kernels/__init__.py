@@ -1,0 +1,1 @@
+"""The kernels, one kind a file, written as MLIR for every target."""

@@ -1,0 +1,1 @@
+"""Checkpoint to bundle: readers, graph, passes, plan; and the numpy reference executor."""

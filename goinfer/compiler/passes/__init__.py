@@ -1,0 +1,1 @@
+"""Graph rewrites, one a file; each takes and leaves a verified graph."""

@@ -1,0 +1,1 @@
+"""Weight formats, recipes, and the numpy side of quantisation."""

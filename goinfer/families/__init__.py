@@ -1,0 +1,1 @@
+"""One file a model family: reads a config, names the tensors, builds the graph."""

@@ -1,0 +1,1 @@
+"""Gates that prove a bundle computes what its reference computes."""

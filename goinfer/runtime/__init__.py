@@ -1,0 +1,1 @@
+"""Maps a bundle and runs it; needs the base dependencies only."""
