@@ -11,5 +11,3 @@ class UnsupportedError(GoinferError):
     """The checkpoint is well formed but uses something goinfer does not know; the message names it."""
 
 
-class CompileError(GoinferError):
-    """A kernel or a plan could not be built; the message names the kernel or step."""
