@@ -120,7 +120,7 @@ def decode_index(data: bytes, where: str) -> tuple[Section, ...]:
         raise TrailingBytesError(
             f"trailing bytes in index: {where}: after the msgpack value: {_ADVICE}"
         ) from error
-    # For bad input msgpack raises its own errors, UnicodeDecodeError and other ValueErrors, and OverflowError.
+    # For bad input msgpack raises errors of its own, ValueError (UnicodeDecodeError) and OverflowError.
     except (msgpack.UnpackException, ValueError, OverflowError, RecursionError) as error:
         raise IndexFormatError(
             f"bad index: {where}: not valid msgpack ({_one_line(error)}): {_ADVICE}"

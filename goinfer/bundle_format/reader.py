@@ -105,7 +105,7 @@ class Bundle:
     def __init__(self, raw: RawBundle, mapping: mmap.mmap, path: str | os.PathLike[str]) -> None:
         self._raw = raw
         self._map: mmap.mmap | None = mapping
-        # The address of the mapping; the array keeps it exported, so it is dropped in close().
+        # The array keeps the mapping exported, so it is dropped in close().
         self._bytes = np.frombuffer(mapping, np.uint8)
         self._by_key = {(s.kind, s.name): s for s in raw.sections}
         self._background: BackgroundCheck | None = None
@@ -163,6 +163,11 @@ class Bundle:
     def targets(self) -> list[str]:
         """Names of the targets that the bundle holds code for, in file order."""
         return [s.name for s in self.sections if s.kind == "code"]
+
+    @property
+    def header(self) -> Header:
+        """The header's fields."""
+        return self._raw.header
 
     @property
     def file_size(self) -> int:
@@ -226,7 +231,7 @@ class Bundle:
     def _range_crc(self, crc: AddressCrc | None, resident: bool) -> RangeCrc:
         self._mapping()
         if resident:
-            return crc_of_mapping(self._bytes.ctypes.data, crc)
+            return crc_of_mapping(self._bytes, crc)
         return crc_of_reads(self._raw.fd, self._raw.where, crc)
 
     def _check_small_sections(self, crc: AddressCrc | None) -> None:

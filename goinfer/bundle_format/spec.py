@@ -14,7 +14,7 @@ INDEX_ALIGN: Final = 16
 
 CHUNK_SIZE: Final = 4 << 20
 PAGE_ALIGN: Final = 65536
-SMALL_ALIGN: Final = 16
+SMALL_ALIGN: Final = 64
 MAX_ALIGN: Final = 65536
 
 # Bounds on what a reader accepts. They keep the memory of a reader small on a hostile file.

@@ -1,11 +1,13 @@
 """Compares chunks of a bundle with the index's checksums: side by side, or in a thread beside the model."""
 
+import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import numpy.typing as npt
 
 from goinfer.bundle_format import spec
 from goinfer.bundle_format.checksum import AddressCrc, crc32c_at
@@ -16,12 +18,13 @@ from goinfer.bundle_format.index import Chunk, Section
 RangeCrc = Callable[[int, int], int]
 
 
-def crc_of_mapping(address: int, crc: AddressCrc | None = None) -> RangeCrc:
-    """Checksums through a mapping of the whole file at `address`: fastest, but the pages count as ours."""
+def crc_of_mapping(mapped: npt.NDArray[np.uint8], crc: AddressCrc | None = None) -> RangeCrc:
+    """Checksums through a mapping of the whole file: the fastest way, but the pages count as ours."""
     compute = crc or crc32c_at
 
     def range_crc(offset: int, size: int) -> int:
-        return compute(address + offset, size)
+        # The array, not only its address, is held: nobody can unmap the file under a running check.
+        return compute(mapped.ctypes.data + offset, size)
 
     return range_crc
 
@@ -71,26 +74,25 @@ def mismatch(section: Section, chunk: Chunk, where: str) -> ChecksumError:
     )
 
 
-def damaged_chunks(
+def checked_chunks(
     sections: Iterable[Section], range_crc: RangeCrc, where: str, threads: int | None = None
-) -> Iterator[ChecksumError]:
-    """An error for each chunk that does not match, in file order."""
+) -> Generator[tuple[Chunk, ChecksumError | None]]:
+    """Every chunk in file order, with an error where it does not match. Closing ends the threads."""
     work = [(section, chunk) for section in sections for chunk in section.chunks()]
 
-    def check(item: tuple[Section, Chunk]) -> ChecksumError | None:
+    def check(item: tuple[Section, Chunk]) -> tuple[Chunk, ChecksumError | None]:
         section, chunk = item
-        return None if range_crc(chunk.offset, chunk.size) == chunk.crc else mismatch(section, chunk, where)
+        same = range_crc(chunk.offset, chunk.size) == chunk.crc
+        return chunk, None if same else mismatch(section, chunk, where)
 
     threads = min(threads or os.cpu_count() or 1, 8, len(work))
     if threads <= 1:
-        results: Iterable[ChecksumError | None] = map(check, work)
-        yield from (error for error in results if error is not None)
+        yield from map(check, work)
         return
     pool = ThreadPoolExecutor(threads, thread_name_prefix="giw-check")
     try:
-        yield from (error for error in pool.map(check, work) if error is not None)
+        yield from pool.map(check, work)
     finally:
-        # After the first error nobody asks for the rest.
         pool.shutdown(wait=True, cancel_futures=True)
 
 
@@ -98,8 +100,11 @@ def check_chunks(
     sections: Iterable[Section], range_crc: RangeCrc, where: str, threads: int | None = None
 ) -> None:
     """Raise ChecksumError for the first chunk in the file that does not match."""
-    for error in damaged_chunks(sections, range_crc, where, threads):
-        raise error
+    # Without `closing`, the traceback would keep the iterator and its threads alive after the error.
+    with contextlib.closing(checked_chunks(sections, range_crc, where, threads)) as checked:
+        for _, error in checked:
+            if error is not None:
+                raise error
 
 
 class BackgroundCheck:

@@ -167,7 +167,7 @@ class BundleWriter:
     def stream(self, kind: str, name: str, align: int | None = None) -> SectionStream:
         """Begin an uncompressed section (`with w.stream("weights", "") as s`); one at a time.
 
-        The alignment is at least what the kind needs: 64 KiB for weights and code, 16 for the rest.
+        The alignment is at least what the kind needs: 64 KiB for weights and code, 64 for the rest.
         """
         self._check_ready()
         if self._stream is not None:
