@@ -4,17 +4,20 @@ import importlib
 import pkgutil
 
 from goinfer.bundle_format.plan import Kernel
-from goinfer.codegen import kernels
+from goinfer.codegen import kernels as kernel_modules
+from goinfer.codegen.driver import define_driver
 from goinfer.codegen.emit_object import emit_assembly, emit_object
+from goinfer.codegen.image import CodeImage, link
 from goinfer.codegen.kernel import define_kernel
 from goinfer.codegen.lower_cpu import lower_to_llvm_ir
 from goinfer.codegen.target import Target
+from goinfer.codegen.workers import Job, Progress, compile_all
 
 
 def load_builders() -> None:
     """Import every module of goinfer.codegen.kernels, so that all kinds are registered."""
-    for module in pkgutil.iter_modules(kernels.__path__):
-        importlib.import_module(f"{kernels.__name__}.{module.name}")
+    for module in pkgutil.iter_modules(kernel_modules.__path__):
+        importlib.import_module(f"{kernel_modules.__name__}.{module.name}")
 
 
 def kernel_llvm_ir(spec: Kernel, target: Target) -> str:
@@ -24,7 +27,12 @@ def kernel_llvm_ir(spec: Kernel, target: Target) -> str:
     load_builders()
     with ir.Context(), ir.Location.unknown():
         module = ir.Module.create()
-        define_kernel(module, spec.symbol, spec.kind, spec.attrs, target)
+        if spec.kind == "driver":
+            define_driver(module, target)
+        elif spec.kind == "crc32c":
+            importlib.import_module("goinfer.codegen.kernels.crc32c").define(module, target)
+        else:
+            define_kernel(module, spec.symbol, spec.kind, spec.attrs, target)
         return lower_to_llvm_ir(module, target)
 
 
@@ -36,3 +44,17 @@ def compile_kernel(spec: Kernel, target: Target) -> bytes:
 def kernel_assembly(spec: Kernel, target: Target) -> str:
     """Assembly text of one kernel, for people."""
     return emit_assembly(kernel_llvm_ir(spec, target), target)
+
+
+def compile_images(
+    kernels: list[Kernel], targets: list[Target], progress: Progress | None = None
+) -> dict[str, CodeImage]:
+    """A linked image per target: the kernels, the step loop, and the checksum function."""
+    specs = [Kernel("driver", "driver", {}), Kernel("crc32c", "crc32c", {}), *kernels]
+    jobs = [Job(spec, target) for target in targets for spec in specs]
+    objects = compile_all(jobs, progress)
+    images = {}
+    for i, target in enumerate(targets):
+        mine = objects[i * len(specs) : (i + 1) * len(specs)]
+        images[target.name] = link({s.symbol: o for s, o in zip(specs, mine, strict=True)})
+    return images

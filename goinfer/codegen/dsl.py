@@ -408,15 +408,11 @@ def while_(init: Sequence[V], cond: Callable[..., V], body: Callable[..., Sequen
 
 def call(address: V, args: Sequence[V | Ptr], result: str | None = None) -> V:
     """Call a C function by address."""
-    types = [ty("ptr") if isinstance(a, Ptr) else ty(a.spec) for a in args]
-    ret = str(ty(result)) if result else "void"
-    fn = ir.Type.parse(f"!llvm.func<{ret} ({', '.join(str(t) for t in types)})>")
     op = ir.Operation.create(
         "llvm.call",
         results=[ty(result)] if result else [],
         operands=[pointer(address).v, *[a.v for a in args]],
         attributes={
-            "var_callee_type": ir.TypeAttr.get(fn),
             "operandSegmentSizes": ir.DenseI32ArrayAttr.get([1 + len(args), 0]),
             "op_bundle_sizes": ir.DenseI32ArrayAttr.get([]),
         },

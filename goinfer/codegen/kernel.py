@@ -6,8 +6,8 @@ from typing import Any
 
 from goinfer.bundle_format import kernel_abi as abi
 from goinfer.codegen.dsl import Ptr, V, for_, i64, ir
-from goinfer.codegen.target import Target
 from goinfer.codegen.errors import CompileError
+from goinfer.codegen.target import Target
 
 
 @dataclass(frozen=True)

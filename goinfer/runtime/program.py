@@ -1,0 +1,125 @@
+"""A plan bound to this process: arena allocated, addresses resolved, the step table filled."""
+
+import mmap
+from typing import Any
+
+import numpy as np
+
+from goinfer.bundle_format.kernel_abi import DOMAINS, STEP, f32_row_bytes, round_up
+from goinfer.bundle_format.plan import Plan, Step
+from goinfer.runtime.code_image import CodeImage
+from goinfer.runtime.kv_cache import KVCache
+from goinfer.runtime.rope_tables import GrowingTable
+
+ATTENTION_ROWS = 8
+"""Rows of one attention tile."""
+
+
+class Program:
+    """Step table, arena and input arrays of one engine.
+
+    Memory: the arena (sum of the plan's bytes a row times max_rows), anonymous and touched only as far as used.
+    """
+
+    def __init__(self, plan: Plan, image: CodeImage, weights_base: int, cache: KVCache, kv: str, max_rows: int):
+        self.plan = plan
+        self.max_rows = max_rows
+        self.cache = cache
+        self._kv = kv
+        self._image = image
+        self._weights = {w.name: weights_base + w.offset for w in plan.weights}
+        rows = {b.name: (b.row_offset, b.row_bytes) for b in plan.buffers}
+        size = max((offset + n for offset, n in rows.values()), default=64) * max_rows
+        self._arena = mmap.mmap(-1, round_up(size, mmap.PAGESIZE))
+        self._arena_base = int(np.frombuffer(self._arena, np.uint8).ctypes.data)
+        self._buffers = {name: self._arena_base + offset * max_rows for name, (offset, _) in rows.items()}
+        self.ropes = {t.name: GrowingTable(t) for t in plan.rope_tables}
+        self.inputs = {
+            "tokens": np.zeros(max_rows, np.int32),
+            "positions": np.zeros(max_rows, np.int32),
+            "slots": np.zeros(max_rows, np.int32),
+            "wanted": np.zeros(max_rows, np.int32),
+            "att_tiles": np.zeros((max_rows, 2), np.int32),
+            "argmax": np.zeros(max_rows, np.int32),
+        }
+        self.logits_stride = f32_row_bytes(plan.vocab)
+        self._logits_uses: list[tuple[int, int]] = []
+        self._rope_uses: list[tuple[int, int, str]] = []
+        self.steps = np.zeros(len(plan.steps), STEP)
+        for i, step in enumerate(plan.steps):
+            self._bind(i, step)
+
+    def _bind(self, i: int, step: Step) -> None:
+        record = self.steps[i]
+        record["fn"] = self._image.address(step.kernel.replace("{kv}", self._kv))
+        for j, operand in enumerate(step.operands):
+            record["ptr"][j] = self._address(operand, i, j)
+        for j, value in enumerate(step.ints):
+            record["int"][j] = self._integer(value)
+        record["float"][: len(step.floats)] = step.floats
+        record["domain"] = DOMAINS.index(step.domain)
+        record["row_tile"], record["units"] = step.row_tile, step.units
+        record["barrier"], record["index"] = step.barrier, i
+
+    def _address(self, operand: str, i: int, j: int) -> int:
+        kind, _, name = operand.partition(":")
+        if kind == "buf":
+            return self._buffers[name]
+        if kind == "weight":
+            return self._weights[name]
+        if kind == "pages":
+            return int(next(p for p in self.cache.pools if p.group.name == name).table.ctypes.data)
+        if kind == "rope":
+            self._rope_uses.append((i, j, name))
+            return int(self.ropes[name].values.ctypes.data)
+        if operand == "io:logits":
+            self._logits_uses.append((i, j))
+            return 0
+        return int(self.inputs[name].ctypes.data) if kind == "io" else 0
+
+    def _integer(self, value: int | str) -> int:
+        if isinstance(value, int):
+            return value
+        if value == "max_pages":
+            return self.cache.max_pages
+        layer = int(value.removeprefix("kv:"))
+        return next(p.layer_offsets[layer] for p in self.cache.pools if layer in p.layer_offsets)
+
+    def set_logits(self, address: int) -> None:
+        """Where the head writes: rows of `logits_stride` bytes, one per wanted row."""
+        for i, j in self._logits_uses:
+            self.steps["ptr"][i, j] = address
+
+    def reach(self, positions: int) -> None:
+        """Extend the rotary tables to cover positions [0, positions)."""
+        for name, table in self.ropes.items():
+            if table.reach(positions):
+                for i, j, used in self._rope_uses:
+                    if used == name:
+                        self.steps["ptr"][i, j] = table.values.ctypes.data
+
+    def rows_of(self, buffer: str, n: int, width: int) -> np.ndarray:
+        """A copy of the first n rows of an f32 buffer, [n, width]."""
+        stride = f32_row_bytes(width) // 4
+        start = self._buffers[buffer] - self._arena_base
+        flat = np.frombuffer(self._arena, np.float32, n * stride, start)
+        return flat.reshape(n, stride)[:, :width].copy()
+
+    def set_tiles(self, runs: list[tuple[int, int]]) -> int:
+        """Attention tiles of runs (first row, rows) of one slot and consecutive positions; returns their number."""
+        tiles = self.inputs["att_tiles"]
+        if len(runs) == 1 and runs[0][1] == 1:
+            tiles[0] = (runs[0][0], 1)
+            return 1
+        n = 0
+        for first, count in runs:
+            starts = np.arange(first, first + count, ATTENTION_ROWS)
+            tiles[n : n + len(starts), 0] = starts
+            tiles[n : n + len(starts), 1] = np.minimum(first + count - starts, ATTENTION_ROWS)
+            n += len(starts)
+        return n
+
+
+def exports_of(manifest: dict[str, Any], target: str) -> dict[str, int]:
+    """Entry points of a target's image, from the manifest."""
+    return {str(k): int(v) for k, v in manifest["targets"][target]["exports"].items()}
