@@ -1,3 +1,53 @@
-"""goinfer: an ahead-of-time compiler for language-model checkpoints, and the runtime of its bundles."""
+"""goinfer: an ahead-of-time compiler for language-model checkpoints, and the runtime of its bundles.
+
+    goinfer.prequant("model.gguf", "m.giw", quant="int4")     # needs the compiler extra
+    model = goinfer.load("m.giw")
+    for piece in model.generate("Once upon a time"): print(piece.text, end="")
+"""
+
+from collections.abc import Callable
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from goinfer.compiler.driver import Summary
+    from goinfer.runtime.model import Model
 
 __version__ = "0.1.0"
+
+__all__ = ["__version__", "load", "prequant"]
+
+
+def load(path: str | PathLike[str], **options: Any) -> "Model":
+    """Open a bundle and make it ready to run.
+
+    Options: threads, kv ("f32", "f16", "int8"), context, target, max_rows, slots, verify ("full", "background",
+    "off"); see runtime/model.py. Raises BundleError for a damaged or unusable file.
+    """
+    from goinfer.runtime.model import Model
+
+    return Model.open(path, **options)
+
+
+def prequant(
+    source: str | PathLike[str],
+    out: str | PathLike[str],
+    quant: str = "int4",
+    targets: list[str] | None = None,
+    progress: Callable[[str, str, int, int], None] | None = None,
+) -> "Summary":
+    """Compile a checkpoint (a GGUF file or a safetensors directory) into a bundle at `out`.
+
+    `progress` is called with (phase, name, done, total). Raises CheckpointError or UnsupportedError naming what is
+    wrong with the source; leaves no partial file behind.
+    """
+    from goinfer.codegen.mlir_context import load_mlir
+
+    load_mlir()
+    from goinfer.compiler.checkpoints import open_checkpoint
+    from goinfer.compiler.driver import compile_checkpoint
+    from goinfer.families.registry import family
+
+    checkpoint = open_checkpoint(source)
+    return compile_checkpoint(checkpoint, family(checkpoint.architecture), Path(out), quant, targets, progress)

@@ -1,0 +1,117 @@
+"""Streams parameters into the weights section: read a band of rows, pack it, measure the error, write it.
+
+Peak memory is a few bands (_BAND_BYTES of float32 each) whatever the size of the tensor; bands of one parameter are
+packed by a small pool of threads and written in order, so the bytes do not depend on timing.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from goinfer.bundle_format.kernel_abi import GROUP, PANEL, round_up
+from goinfer.bundle_format.plan import Weight
+from goinfer.bundle_format.writer import SectionStream
+from goinfer.compiler.checkpoints.tensor_map import Weights
+from goinfer.compiler.plan.builder import VECTOR, StoredParam
+from goinfer.compiler.quant.formats import format_named
+
+Progress = Callable[[str, str, int, int], None]
+"""Called with (phase, name, bytes done, bytes in all)."""
+
+_BAND_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class _Packed:
+    """A packed band with the squared norms of its source and of what storing it changed."""
+
+    data: np.ndarray
+    source_energy: float
+    error_energy: float
+
+
+def pack_weights(
+    stream: SectionStream, stored: list[StoredParam], placed: list[Weight], weights: Weights, progress: Progress,
+    threads: int = 2,
+) -> list[Weight]:  # fmt: skip
+    """Write every parameter at its planned offset; returns the weights with source types and errors filled in."""
+    total = sum(weights.info(part).nbytes for s in stored for part in s.param.parts)
+    done, out = 0, []
+    with ThreadPoolExecutor(threads) as pool:
+        for param, weight in zip(stored, placed, strict=True):
+            stream.align(64)
+            assert stream.tell() == weight.offset, weight.name
+            energy = error = 0.0
+            for packed in _in_order(pool, threads, _bands(param, weights)):
+                stream.write(packed.data)
+                energy += packed.source_energy
+                error += packed.error_energy
+            done += sum(weights.info(part).nbytes for part in param.param.parts)
+            types = [str(weights.info(part).dtype) for part in param.param.parts]
+            relative = float(np.sqrt(error / energy)) if energy else 0.0
+            out.append(replace(weight, source_types=types, error=relative))
+            progress("weights", weight.name, done, total)
+    return out
+
+
+def _bands(param: StoredParam, weights: Weights) -> Iterator[Callable[[], _Packed]]:
+    """Work items of a parameter, each a whole number of panels except the last."""
+    if param.format == VECTOR:
+        yield lambda: _pack_vector(param, weights)
+        return
+    n, k = param.nk
+    rows = max(PANEL, _BAND_BYTES // (4 * k) // PANEL * PANEL)
+    for start in range(0, n, rows):
+        yield lambda a=start, b=min(n, start + rows): _pack_band(param, weights, a, b)  # type: ignore[misc]
+
+
+def _pack_vector(param: StoredParam, weights: Weights) -> _Packed:
+    values = np.concatenate([weights.read(part) for part in param.param.parts])
+    padded = np.zeros(round_up(len(values), GROUP), np.float32)
+    padded[: len(values)] = values
+    return _Packed(padded.view(np.uint8), 0.0, 0.0)
+
+
+def _pack_band(param: StoredParam, weights: Weights, start: int, stop: int) -> _Packed:
+    """Rows [start, stop) of the concatenation of the parts; blocks of the source are kept where the format can."""
+    fmt = format_named(param.format)
+    pieces = list(_pieces(param, start, stop))
+    if len(pieces) == 1:
+        part, a, b = pieces[0]
+        blocks = weights.read_blocks(part, a, b)
+        kept = None if blocks is None else fmt.repack(str(weights.info(part).dtype), blocks)
+        if kept is not None:
+            return _Packed(kept, 0.0, 0.0)
+    w = np.concatenate([weights.read(part, a, b) for part, a, b in pieces])
+    data = fmt.pack(w)
+    if param.format == "f32":
+        return _Packed(data, 0.0, 0.0)
+    change = fmt.unpack(data, *w.shape)
+    change -= w
+    return _Packed(data, float(np.vdot(w, w)), float(np.vdot(change, change)))
+
+
+def _pieces(param: StoredParam, start: int, stop: int) -> Iterator[tuple[str, int, int]]:
+    """(part, first row, last row) of the rows [start, stop) of a concatenation."""
+    base = 0
+    for part, rows in zip(param.param.parts, param.param.rows, strict=True):
+        a, b = max(start - base, 0), min(stop - base, rows)
+        if a < b:
+            yield part, a, b
+        base += rows
+
+
+def _in_order(
+    pool: ThreadPoolExecutor, ahead: int, work: Iterator[Callable[[], _Packed]]
+) -> Iterator[_Packed]:
+    """Results of the work items in order, with at most `ahead` + 1 of them in memory."""
+    pending: deque[Future[_Packed]] = deque()
+    for item in work:
+        pending.append(pool.submit(item))
+        if len(pending) > ahead:
+            yield pending.popleft().result()
+    while pending:
+        yield pending.popleft().result()

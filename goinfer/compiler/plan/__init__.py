@@ -1,0 +1,1 @@
+"""From the fused graph to a Plan: steps, arena, barriers, weights."""
