@@ -1,5 +1,6 @@
 """Writes a bundle section by section into a sibling temp file, which takes its name only when whole."""
 
+import contextlib
 import errno
 import os
 import secrets
@@ -69,9 +70,7 @@ class SectionStream:
     def align(self, align: int) -> int:
         """Append zeros up to the next multiple of `align` (a power of two) and return the new offset."""
         if align < 1 or align & (align - 1) or align > self._align:
-            raise WriterStateError(
-                f"bad alignment in a section: {align}: a power of two up to {self._align} is needed"
-            )
+            raise WriterStateError(f"bad alignment in a section: {align}: a power of two up to {self._align} is needed")
         gap = spec.align_up(self._size, align) - self._size
         if gap:
             self.write(bytes(gap))
@@ -110,9 +109,12 @@ class BundleWriter:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        # A symbolic link to the output stays a link.
-        self._path = Path(os.path.realpath(path))
         self._where = shown(path)
+        try:
+            # A symbolic link to the output stays a link.
+            self._path = Path(os.path.realpath(path))
+        except (OSError, ValueError) as error:
+            raise OutputError(f"cannot write: {self._where}: {error}: choose another name") from error
         # The name is known before the file exists, so an interrupt in between cannot leave it behind.
         self._temp = self._path.with_name(f".{self._path.name[:100]}.{secrets.token_hex(6)}.part")
         self._fd = -1
@@ -221,9 +223,7 @@ class BundleWriter:
         if not self._open:
             raise WriterStateError(f"writer not open: {self._where}: use it inside its `with` block")
         if self._failed:
-            raise WriterStateError(
-                f"writer has failed: {self._where}: the bundle was given up after an earlier error"
-            )
+            raise WriterStateError(f"writer has failed: {self._where}: the bundle was given up after an earlier error")
 
     def _pad_to(self, offset: int) -> None:
         if offset > self._position:
@@ -237,8 +237,6 @@ class BundleWriter:
             self._fd = os.open(self._temp, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         except OSError as error:
             raise _typed(error, self._where) from error
-        except ValueError as error:
-            raise OutputError(f"cannot write: {self._where}: {error}: choose another name") from error
 
     def _commit(self) -> None:
         if self._failed or self._stream is not None:
@@ -249,9 +247,7 @@ class BundleWriter:
         check_layout(self._sections, index_offset, self._where)
         index = encode_index(self._sections)
         if len(index) > spec.MAX_INDEX_SIZE:
-            raise WriterStateError(
-                f"index too large: {self._where}: {len(index)} bytes: use fewer or smaller sections"
-            )
+            raise WriterStateError(f"index too large: {self._where}: {len(index)} bytes: use fewer or smaller sections")
         self._pad_to(index_offset)
         self._write(memoryview(index))
         header = Header(self._position, index_offset, len(index), crc32c(index)).pack()
@@ -296,15 +292,14 @@ def _bytes_of(data: Buffer) -> Any:
 
 def _typed(error: OSError, where: str) -> OutputError:
     if error.errno in _FULL:
-        return DiskFullError(
-            f"no room for the bundle: {where}: {error.strerror}: free space or write elsewhere"
-        )
+        return DiskFullError(f"no room for the bundle: {where}: {error.strerror}: free space or write elsewhere")
     return OutputError(f"cannot write: {where}: {error.strerror or error}: choose another place")
 
 
 def _remove(temp: Path) -> None:
-    # After a commit the temp name is gone already; the finalizer also runs at interpreter exit.
-    temp.unlink(missing_ok=True)
+    # After a commit the temp name is gone already, and a failure here must not hide the first error.
+    with contextlib.suppress(OSError):
+        temp.unlink()
 
 
 def _sync_directory(directory: Path) -> None:
