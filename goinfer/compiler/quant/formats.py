@@ -14,7 +14,7 @@ A group (one row of one block) of zeros has scale 0 and decodes to exact zeros.
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,17 @@ import numpy.typing as npt
 from goinfer.bundle_format.errors import UsageError
 from goinfer.compiler.errors import WeightRangeError
 from goinfer.compiler.quant import search
-from goinfer.compiler.quant.panels import BLOCK_K, PANEL_ROWS, blocks_of, from_groups, padded, to_groups
+from goinfer.compiler.quant.panels import (
+    BLOCK_K,
+    PANEL_ROWS,
+    QUADS,
+    blocks_of,
+    from_quads,
+    pad,
+    padded,
+    tiles,
+    to_quads,
+)
 
 F32Array = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
@@ -85,12 +95,11 @@ class F32(_Blocks):
 
     def pack(self, w: F32Array) -> Bytes:
         """The packed bytes of w."""
-        return np.ascontiguousarray(to_groups(w).transpose(1, 2, 0, 3)).reshape(-1).view(np.uint8)
+        return _pack_plain(w)
 
     def unpack(self, buffer: Bytes, n: int, k: int) -> F32Array:
         """The matrix, bit for bit."""
-        groups = self._view(buffer, n, k).view(np.float32).reshape(*blocks_of(n, k), BLOCK_K, PANEL_ROWS)
-        return from_groups(groups.transpose(2, 0, 1, 3), n, k)
+        return _unpack_plain(self._view(buffer, n, k).view(np.float32), n, k)
 
 
 class BF16(_Blocks):
@@ -106,116 +115,142 @@ class BF16(_Blocks):
         upper = ((bits + (np.uint32(0x7FFF) + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
         if np.any((upper & 0x7F80) == 0x7F80):
             raise WeightRangeError("quantise: a weight is beyond the largest bf16: use the f32 recipe")
-        return np.ascontiguousarray(to_groups(upper).transpose(1, 2, 0, 3)).reshape(-1).view(np.uint8)
+        return _pack_plain(upper)
 
     def unpack(self, buffer: Bytes, n: int, k: int) -> F32Array:
         """The rounded matrix."""
-        halves = self._view(buffer, n, k).view(np.uint16).reshape(*blocks_of(n, k), BLOCK_K, PANEL_ROWS)
-        groups = (halves.astype(np.uint32) << 16).view(np.float32)
-        return from_groups(groups.transpose(2, 0, 1, 3), n, k)
+        bits = self._view(buffer, n, k).view(np.uint16).astype(np.uint32) << 16
+        return _unpack_plain(bits.view(np.float32), n, k)
 
 
-class Int8(_Blocks):
+class _Integer(_Blocks):
+    """Codes in loads of 64 bytes, then one f16 scale a row; worked on in tiles that fit a core's cache."""
+
+    def pack(self, w: F32Array) -> Bytes:
+        """The packed bytes of w."""
+        whole = pad(w)
+        panels, blocks = blocks_of(*whole.shape)
+        source = whole.reshape(panels * PANEL_ROWS, blocks * BLOCK_K)
+        out = np.empty((panels, blocks, self.block_bytes), np.uint8)
+        for p, b in tiles(panels, blocks):
+            rows = slice(p.start * PANEL_ROWS, p.stop * PANEL_ROWS)
+            tile = np.ascontiguousarray(source[rows, b.start * BLOCK_K : b.stop * BLOCK_K])
+            self._store(out[p, b], *self._quantise(to_quads(tile)))
+        return out.reshape(-1)
+
+    def repack(self, source_type: str, blocks: Bytes) -> Bytes | None:
+        """The source's codes and f16 scales, unchanged, where the groups and codes of the two types agree."""
+        split = self._split(source_type, blocks)
+        if split is None:
+            return None
+        codes, scales = split
+        whole = pad(codes, fill=self._zero_code)
+        panels, columns = blocks_of(*whole.shape)
+        out = np.empty((panels, columns, self.block_bytes), np.uint8)
+        row_scales = np.zeros((panels * PANEL_ROWS, columns), np.float16)
+        row_scales[: len(scales)] = scales
+        self._store(out, to_quads(whole), row_scales.reshape(panels, PANEL_ROWS, columns).transpose(0, 2, 1))
+        return out.reshape(-1)
+
+    _zero_code: int
+
+    def _quantise(self, quads: F32Array) -> tuple[Bytes, npt.NDArray[np.float16]]:
+        """Code bytes in the shape of quads, and scales [panels, blocks, 16]."""
+        raise NotImplementedError
+
+    def _store(self, out: Bytes, codes: Bytes, scales: npt.NDArray[np.float16]) -> None:
+        """Codes [8, panels, blocks, 16, 4] and scales [panels, blocks, 16] into out [panels, blocks, block_bytes]."""
+        raise NotImplementedError
+
+    def _split(self, source_type: str, blocks: Bytes) -> tuple[Bytes, npt.NDArray[np.float16]] | None:
+        """A source's blocks [n, bytes] as code bytes [n, k] and scales [n, k/32]; None where it has no exact form."""
+        raise NotImplementedError
+
+
+class Int8(_Integer):
     """Symmetric 8-bit codes in [-127, 127], one f16 scale for 32 k of a row."""
 
     name = "int8"
     bits_per_weight = 8.5
     block_bytes = 544
-
-    def pack(self, w: F32Array) -> Bytes:
-        """The packed bytes of w."""
-        codes, scales = search.int8_codes(to_groups(w))
-        return self._assemble(codes, scales)
+    _zero_code = 0
 
     def unpack(self, buffer: Bytes, n: int, k: int) -> F32Array:
         """code * scale."""
         view = self._view(buffer, n, k)
-        codes = view[..., :512].reshape(*view.shape[:2], 8, PANEL_ROWS, 4).view(np.int8)
-        groups = codes.transpose(2, 4, 0, 1, 3).astype(np.float32).reshape(BLOCK_K, *view.shape[:2], PANEL_ROWS)
-        return from_groups(groups * _scales(view), n, k)
+        codes = view[..., :512].reshape(*view.shape[:2], QUADS, PANEL_ROWS, 4).view(np.int8).astype(np.float32)
+        return from_quads((codes * _scales(view)).transpose(2, 0, 1, 3, 4), n, k)
 
-    def repack(self, source_type: str, blocks: Bytes) -> Bytes | None:
-        """Q8_0 has the same groups; a block that uses the code -128 has no exact form here."""
+    def _quantise(self, quads: F32Array) -> tuple[Bytes, npt.NDArray[np.float16]]:
+        return search.int8_codes(quads)
+
+    def _store(self, out: Bytes, codes: Bytes, scales: npt.NDArray[np.float16]) -> None:
+        panels, blocks = out.shape[:2]
+        out[..., :512].reshape(panels, blocks, QUADS, PANEL_ROWS, 4)[...] = codes.transpose(1, 2, 0, 3, 4)
+        out[..., 512:] = np.ascontiguousarray(scales).view(np.uint8)
+
+    def _split(self, source_type: str, blocks: Bytes) -> tuple[Bytes, npt.NDArray[np.float16]] | None:
+        """Q8_0, unless a block uses the code -128."""
         if source_type != "Q8_0":
             return None
-        grouped = blocks.reshape(blocks.shape[0], -1, 34)
-        codes = grouped[..., 2:].view(np.int8)
-        if codes.size and codes.min() < -INT8_MAX:
+        grouped = blocks.reshape(len(blocks), -1, 34)
+        codes = np.ascontiguousarray(grouped[..., 2:]).reshape(len(blocks), -1)
+        if (codes == 0x80).any():
             return None
-        scales = np.ascontiguousarray(grouped[..., :2]).view(np.float16)[..., 0]
-        return self._assemble(to_groups(codes.reshape(len(blocks), -1)), _scale_groups(scales))
-
-    def _assemble(self, codes: npt.NDArray[np.int8], scales: npt.NDArray[np.float16]) -> Bytes:
-        """Codes [32, panels, blocks, 16] and scales [panels, blocks, 16] to bytes."""
-        panels, blocks = codes.shape[1:3]
-        out = np.empty((panels, blocks, self.block_bytes), np.uint8)
-        loads = out[..., :512].view(np.uint32).reshape(panels, blocks, 8, PANEL_ROWS)
-        parts: Bytes = codes.view(np.uint8).reshape(8, 4, panels, blocks, PANEL_ROWS)
-        loads[...] = _four_bytes(parts).transpose(1, 2, 0, 3)
-        out[..., 512:] = scales.view(np.uint8)
-        return out.reshape(-1)
+        return codes, np.ascontiguousarray(grouped[..., :2]).view(np.float16)[..., 0]
 
 
-class Int4(_Blocks):
+class Int4(_Integer):
     """Symmetric 4-bit codes in [-8, 7], one f16 scale for 32 k of a row, chosen for the least squared error."""
 
     name = "int4"
     bits_per_weight = 4.5
     block_bytes = 288
-
-    def pack(self, w: F32Array) -> Bytes:
-        """The packed bytes of w."""
-        codes, scales = search.int4_codes(to_groups(w))
-        return self._assemble(codes, scales)
+    _zero_code = 8
 
     def unpack(self, buffer: Bytes, n: int, k: int) -> F32Array:
         """(code - 8) * scale."""
         view = self._view(buffer, n, k)
-        bytes_ = view[..., :256].reshape(*view.shape[:2], 4, PANEL_ROWS, 4)
-        pair = np.stack([bytes_ & 15, bytes_ >> 4], axis=3)
-        codes = pair.transpose(2, 3, 5, 0, 1, 4).reshape(BLOCK_K, *view.shape[:2], PANEL_ROWS)
-        return from_groups((codes.astype(np.float32) - np.float32(8)) * _scales(view), n, k)
+        loads = view[..., :256].reshape(*view.shape[:2], 4, 1, PANEL_ROWS, 4)
+        codes = np.concatenate([loads & 15, loads >> 4], axis=3).reshape(*view.shape[:2], QUADS, PANEL_ROWS, 4)
+        values = (codes.astype(np.float32) - np.float32(8)) * _scales(view)
+        return from_quads(values.transpose(2, 0, 1, 3, 4), n, k)
 
-    def repack(self, source_type: str, blocks: Bytes) -> Bytes | None:
+    def _quantise(self, quads: F32Array) -> tuple[Bytes, npt.NDArray[np.float16]]:
+        return search.int4_codes(quads)
+
+    def _store(self, out: Bytes, codes: Bytes, scales: npt.NDArray[np.float16]) -> None:
+        panels, blocks = out.shape[:2]
+        pairs = codes[0::2] | (codes[1::2] << 4)
+        out[..., :256].reshape(panels, blocks, 4, PANEL_ROWS, 4)[...] = pairs.transpose(1, 2, 0, 3, 4)
+        out[..., 256:] = np.ascontiguousarray(scales).view(np.uint8)
+
+    def _split(self, source_type: str, blocks: Bytes) -> tuple[Bytes, npt.NDArray[np.float16]] | None:
         """Q4_0 has the same groups, codes and zero point."""
         if source_type != "Q4_0":
             return None
-        grouped = blocks.reshape(blocks.shape[0], -1, 18)
+        grouped = blocks.reshape(len(blocks), -1, 18)
         nibbles = np.concatenate([grouped[..., 2:] & 15, grouped[..., 2:] >> 4], axis=-1)
-        scales = np.ascontiguousarray(grouped[..., :2]).view(np.float16)[..., 0]
-        return self._assemble(to_groups(nibbles.reshape(len(blocks), -1), fill=8), _scale_groups(scales))
-
-    def _assemble(self, codes: Bytes, scales: npt.NDArray[np.float16]) -> Bytes:
-        """Codes 0..15 [32, panels, blocks, 16] and scales [panels, blocks, 16] to bytes."""
-        panels, blocks = codes.shape[1:3]
-        out = np.empty((panels, blocks, self.block_bytes), np.uint8)
-        halves = codes.reshape(4, 2, 4, panels, blocks, PANEL_ROWS)
-        loads = out[..., :256].view(np.uint32).reshape(panels, blocks, 4, PANEL_ROWS)
-        loads[...] = _four_bytes(halves[:, 0] | (halves[:, 1] << 4)).transpose(1, 2, 0, 3)
-        out[..., 256:] = scales.view(np.uint8)
-        return out.reshape(-1)
+        return nibbles.reshape(len(blocks), -1), np.ascontiguousarray(grouped[..., :2]).view(np.float16)[..., 0]
 
 
-def _four_bytes(parts: Bytes) -> npt.NDArray[np.uint32]:
-    """[loads, 4, ...] bytes to [loads, ...] little-endian words: the 4 k of a row lie together in a load."""
-    words = parts[:, 0].astype(np.uint32)
-    for i in range(1, 4):
-        words |= parts[:, i].astype(np.uint32) << np.uint32(8 * i)
-    return words
+def _pack_plain(w: npt.NDArray[Any]) -> Bytes:
+    """Values to blocks of 32 k x 16 rows."""
+    whole = pad(w)
+    panels, blocks = blocks_of(*whole.shape)
+    grouped = whole.reshape(panels, PANEL_ROWS, blocks, BLOCK_K).transpose(0, 2, 3, 1)
+    return np.ascontiguousarray(grouped).reshape(-1).view(np.uint8)
+
+
+def _unpack_plain(values: F32Array, n: int, k: int) -> F32Array:
+    """The inverse of _pack_plain."""
+    grouped = values.reshape(*blocks_of(n, k), BLOCK_K, PANEL_ROWS).transpose(0, 3, 1, 2)
+    return np.ascontiguousarray(grouped.reshape(*padded(n, k))[:n, :k])
 
 
 def _scales(view: Bytes) -> F32Array:
-    """The 16 f16 scales at the end of each block, as float32 [panels, blocks, 16]."""
-    return np.ascontiguousarray(view[..., -32:]).view(np.float16).astype(np.float32)
-
-
-def _scale_groups(scales: npt.NDArray[np.float16]) -> npt.NDArray[np.float16]:
-    """Scales [n, groups] to [panels, groups, 16]; padded rows get scale 0."""
-    n, groups = scales.shape
-    panels = -(-n // PANEL_ROWS)
-    out = np.zeros((panels * PANEL_ROWS, groups), np.float16)
-    out[:n] = scales
-    return np.ascontiguousarray(out.reshape(panels, PANEL_ROWS, groups).transpose(0, 2, 1))
+    """The 16 f16 scales at the end of each block, as float32 [panels, blocks, 1, 16, 1]."""
+    return np.ascontiguousarray(view[..., -32:]).view(np.float16).astype(np.float32)[:, :, None, :, None]
 
 
 FORMATS: Final[dict[str, Format]] = {f.name: f for f in (F32(), BF16(), Int8(), Int4())}

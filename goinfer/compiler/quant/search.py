@@ -1,7 +1,8 @@
 """Codes and scales of the integer formats.
 
-Inputs are groups [32, panels, blocks, 16] (panels.to_groups): a group's 32 values lie along the first axis. All
-arithmetic is element-wise float32 and sums run in a fixed order, so the same weights give the same codes everywhere.
+Inputs are quads [8, panels, blocks, 16, 4] (panels.to_quads): a group's 32 values lie along the first and last axes.
+All arithmetic is element-wise float32 and sums run in a fixed order, so the same weights give the same codes on
+every machine.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from goinfer.compiler.errors import WeightRangeError
 
 F32Array = npt.NDArray[np.float32]
 F16Array = npt.NDArray[np.float16]
+CodeArray = npt.NDArray[np.uint8]
 
 MAX_F16: Final = 65504.0
 
@@ -26,52 +28,78 @@ absmax / -8 without a refit has 0.0859.
 """
 
 
-def int8_codes(groups: F32Array) -> tuple[npt.NDArray[np.int8], F16Array]:
-    """Codes in [-127, 127] and f16 scales [panels, blocks, 16] of groups."""
-    largest = np.maximum(groups.max(axis=0), -groups.min(axis=0))
+def int8_codes(quads: F32Array) -> tuple[CodeArray, F16Array]:
+    """Codes in [-127, 127] as two's complement bytes, and f16 scales [panels, blocks, 16]."""
+    flat = _flat(quads)
+    high, low = _extremes(flat)
+    largest: F32Array = np.maximum(high, -low)
     scales = _to_f16(largest / np.float32(127))
     # A scale that f16 rounded down by more than half a step of the last code would clip the largest value.
     clipped = scales.astype(np.float32) * np.float32(127.5) < largest
-    scales = np.where(clipped, np.nextafter(scales, np.float16(np.inf)), scales)
-    codes = groups * _inverse(scales)
-    np.rint(codes, out=codes)
-    np.clip(codes, np.float32(-127), np.float32(127), out=codes)
-    return codes.astype(np.int8), scales
+    scales[clipped] = np.nextafter(scales[clipped], np.float16(np.inf))
+    codes = _rounded(flat, _inverse(scales), -127, 127, np.empty_like(flat))
+    return codes.astype(np.int8).view(np.uint8).reshape(quads.shape), scales.reshape(quads.shape[1:4])
 
 
-def int4_codes(groups: F32Array) -> tuple[npt.NDArray[np.uint8], F16Array]:
+def int4_codes(quads: F32Array) -> tuple[CodeArray, F16Array]:
     """Codes 0..15 (the value + 8) and f16 scales [panels, blocks, 16] of least squared error over a few tries."""
-    flat = groups.reshape(groups.shape[0], -1)
-    scales = _to_f16(_int4_scales(flat))
-    codes = flat * _inverse(scales)
-    np.rint(codes, out=codes)
-    np.clip(codes, np.float32(-8), np.float32(7), out=codes)
+    flat = _flat(quads)
+    work = np.empty_like(flat)
+    scales = _to_f16(_int4_scales(flat, work))
+    codes = _rounded(flat, _inverse(scales), -8, 7, work)
     codes += np.float32(8)
-    return codes.astype(np.uint8).reshape(groups.shape), scales.reshape(groups.shape[1:])
+    return codes.astype(np.uint8).reshape(quads.shape), scales.reshape(quads.shape[1:4])
 
 
-def _int4_scales(flat: F32Array) -> F32Array:
-    """The best refitted scale of each group [32, groups]; 0 for a group of zeros."""
-    high, low = flat.max(axis=0), flat.min(axis=0)
+def _int4_scales(flat: F32Array, codes: F32Array) -> F32Array:
+    """The best refitted scale of each group of flat [8, groups, 4]; 0 for a group of zeros. `codes` is scratch."""
+    high, low = _extremes(flat)
     extreme = np.where(high > -low, high, low)
-    codes, product = np.empty_like(flat), np.empty_like(flat)
+    product = np.empty_like(flat)
     best, scales = np.zeros_like(extreme), np.zeros_like(extreme)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         for reach in INT4_REACH:
-            inverse = np.float32(-reach) / extreme
-            inverse[~np.isfinite(inverse)] = 0
-            np.multiply(flat, inverse, out=codes)
-            np.rint(codes, out=codes)
-            np.clip(codes, np.float32(-8), np.float32(7), out=codes)
-            along = np.add.reduce(np.multiply(codes, flat, out=product), axis=0)
-            norm = np.add.reduce(np.multiply(codes, codes, out=product), axis=0)
+            inverse: F32Array = np.divide(np.float32(-reach), extreme)
+            inverse[np.isinf(inverse)] = 0
+            _rounded(flat, inverse, -8, 7, codes)
+            along = _group_sums(np.multiply(codes, flat, out=product))
+            norm = _group_sums(np.multiply(codes, codes, out=product))
             # Refitting the scale to along/norm lowers the squared error by along^2/norm.
             fitted = along / norm
             gain = along * fitted
             better = gain > best
-            best = np.where(better, gain, best)
-            scales = np.where(better, fitted, scales)
+            np.copyto(best, gain, where=better)
+            np.copyto(scales, fitted, where=better)
     return scales
+
+
+def _flat(quads: F32Array) -> F32Array:
+    """[8, panels, blocks, 16, 4] as [8, groups, 4]."""
+    return quads.reshape(quads.shape[0], -1, 4)
+
+
+def _extremes(flat: F32Array) -> tuple[F32Array, F32Array]:
+    """The largest and the smallest value of each group."""
+    return _within_quads(np.maximum, flat.max(axis=0)), _within_quads(np.minimum, flat.min(axis=0))
+
+
+def _group_sums(products: F32Array) -> F32Array:
+    """The sum of each group: first over the quads, then (0 + 2) + (1 + 3) within one."""
+    return _within_quads(np.add, np.add.reduce(products, axis=0))
+
+
+def _within_quads(combine: np.ufunc, quads: F32Array) -> F32Array:
+    """[groups, 4] combined to [groups], column by column: a reduction over the last axis would be loops of four."""
+    combined: F32Array = combine(combine(quads[:, 0], quads[:, 2]), combine(quads[:, 1], quads[:, 3]))
+    return combined
+
+
+def _rounded(flat: F32Array, inverse: F32Array, low: float, high: float, out: F32Array) -> F32Array:
+    """clip(rint(flat * inverse)) into `out`, inverse given per group."""
+    # A repeated row makes the product one long loop; a broadcast last axis would be loops of four.
+    np.multiply(flat.reshape(len(flat), -1), np.repeat(inverse, 4), out=out.reshape(len(flat), -1))
+    np.rint(out, out=out)
+    return np.clip(out, np.float32(low), np.float32(high), out=out)
 
 
 def _to_f16(scales: F32Array) -> F16Array:
