@@ -319,6 +319,12 @@ class Ptr:
         llvm.intr_prefetch(self.v, 0, locality, 1)
 
 
+def scratch(nbytes: int) -> Ptr:
+    """Uninitialised stack memory of the function, 64-byte aligned; call it outside every loop."""
+    op = llvm.AllocaOp(ty("ptr"), i64(nbytes).v, ty("i8"), alignment=64)
+    return Ptr(op.res)
+
+
 def pointer(address: V) -> Ptr:
     """An i64 address as a pointer."""
     return Ptr(llvm.inttoptr(ty("ptr"), address.v))

@@ -1,0 +1,147 @@
+"""Attention of query rows over the paged KV cache, exact in the numerics contract's sense.
+
+Static attributes: head_dim, n_heads, n_kv_heads, kv (f32, f16, int8), out ("f32" or "q8"), softcap, sinks.
+Operands: 0 query rows (f32, already scaled), 1 output rows [n_heads * head_dim], 2 page table u64 [slots][max_pages],
+3 positions i32, 4 slots i32, 5 attention tiles i32 [n][2] (first row, rows: one slot, consecutive positions),
+6 sinks f32 [n_heads]. Ints: 0 query stride, 1 output stride, 2 byte offset of the layer inside a page, 3 max_pages,
+4 window (0: none). Floats: 0 softcap. Tiles: unit t % n_heads is the query head, t // n_heads the attention tile.
+
+The cache is walked in blocks of KV_BLOCK absolute positions, ascending. A block yields maximum, sum of exponentials
+and weighted sum of values for each row; these are merged into the row's running three. Each of the steps has one
+order per row and leaves out masked positions exactly, so a row's bytes depend on its own keys alone. Pages wholly
+below every row's window are never touched.
+"""
+
+import math
+from dataclasses import dataclass
+
+from goinfer.bundle_format.kernel_abi import GROUP, KV_BLOCK, round_up
+from goinfer.codegen.dsl import Ptr, V, const, f32, fma, for_, i64, if_, if_else, minimum, select, splat
+from goinfer.codegen.errors import CompileError
+from goinfer.codegen.kernel import Frame, kernel
+from goinfer.codegen.kernels.attention_rows import LOWEST, Block, Rows, Scratch, Shape, load_index
+from goinfer.codegen.kernels.attention_scores import emit_scores, emit_softmax
+from goinfer.codegen.kernels.attention_values import emit_values
+from goinfer.codegen.kernels.kv_cache import kv_layout
+
+NO_WINDOW = 1 << 40
+"""Reach of a row without a window: more than any position."""
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """Everything of a call that is the same for all its tiles."""
+
+    frame: Frame
+    shape: Shape
+    scratch: Scratch
+    reach: V
+
+    @property
+    def out_width(self) -> int:
+        """Numbers in an output row."""
+        return int(self.frame.attrs["n_heads"]) * self.shape.kv.head_dim
+
+
+@kernel("attention")
+def build(frame: Frame) -> None:
+    """Emit the loop over tiles; see the module docstring for attributes and operands."""
+    attrs = frame.attrs
+    if attrs["n_heads"] % attrs["n_kv_heads"]:
+        raise CompileError(f"{attrs['n_heads']} query heads do not divide over {attrs['n_kv_heads']} KV heads")
+    if attrs["out"] == "q8" and attrs["head_dim"] % GROUP:
+        raise CompileError(f"head_dim {attrs['head_dim']} is no multiple of {GROUP}: quantise in a step of its own")
+    shape = Shape(frame.target, kv_layout(attrs["head_dim"], attrs["kv"]), attrs["softcap"])
+    window = frame.int(4)
+    reach = select(window > 0, window, i64(NO_WINDOW))
+    problem = _Problem(frame, shape, Scratch.allocate(shape), reach)
+    with for_(frame.tile0, frame.tile1) as loop:
+        _tile(problem, loop.iv % attrs["n_heads"], loop.iv // attrs["n_heads"])
+
+
+def _tile(p: _Problem, head: V, tile: V) -> None:
+    """One head of one attention tile, by register tiles; a row that is left alone goes through the one-row code."""
+    first, count = load_index(p.frame, 5, tile * 2), load_index(p.frame, 5, tile * 2 + 1)
+    size = p.shape.tile_rows
+    with for_(0, count, size) as loop:
+        row, left = first + loop.iv, minimum(count - loop.iv, i64(size))
+        if_else(
+            left.eq(1),
+            lambda: _register_tile(p, head, row, 1, i64(1)),
+            lambda: _register_tile(p, head, row, size, left),
+        )
+
+
+def _register_tile(p: _Problem, head: V, row: V, size: int, count: V) -> None:
+    """Walk the cache for `count` rows with code for `size`."""
+    rows = _rows(p, head, row, size, count)
+    _start(p, rows, head)
+    with for_(rows.oldest(0) & -KV_BLOCK, rows.last + 1, KV_BLOCK) as loop:
+        block = Block.of(rows, loop.iv)
+        emit_scores(p.shape, p.scratch, rows, block)
+        emit_softmax(p.shape, p.scratch, rows, block, p.frame.float(0) if p.shape.softcap else None)
+        emit_values(p.shape, p.scratch, rows, block)
+        _merge(p, rows, block)
+    _finish(p, rows, head, row)
+
+
+def _rows(p: _Problem, head: V, row: V, size: int, count: V) -> Rows:
+    frame, shape = p.frame, p.shape
+    ratio = frame.attrs["n_heads"] // frame.attrs["n_kv_heads"]
+    base = frame.ptr(0) + head * (4 * shape.kv.head_dim)
+    queries = [base + (row + minimum(i64(i), count - 1)) * frame.int(0) for i in range(size)]
+    pages = frame.ptr(2) + load_index(frame, 4, row) * frame.int(3) * 8
+    cache = frame.int(2) + (head // ratio) * shape.kv.head_bytes
+    return Rows(size, count, load_index(frame, 3, row), queries, pages, cache, p.reach)
+
+
+def _start(p: _Problem, rows: Rows, head: V) -> None:
+    """Running state before the first block; a sink is a key without a value, seen by every row."""
+    zero = const(0.0, ("f32", p.shape.lanes))
+    peak, total = f32(LOWEST), f32(0.0)
+    if p.frame.attrs["sinks"]:
+        peak, total = (p.frame.ptr(6) + head * 4).load("f32", 4), f32(1.0)
+    with for_(0, rows.count) as loop:
+        state = p.scratch.peak + loop.iv * 16
+        state.store(peak, 4)
+        (state + 4).store(total, 4)
+        with for_(0, p.shape.value_bytes, 4 * p.shape.lanes) as column:
+            (p.scratch.total + loop.iv * p.shape.value_bytes + column.iv).store(zero, 4)
+
+
+def _merge(p: _Problem, rows: Rows, block: Block) -> None:
+    """total = total * old factor + partial * new factor, for the rows that saw a key."""
+    spec = ("f32", p.shape.lanes)
+    with for_(0, rows.count) as loop:
+        state = p.scratch.peak + loop.iv * 16
+        offset = loop.iv * p.shape.value_bytes
+        with if_(block.seen_by(rows, loop.iv)):
+            old = splat((state + 8).load("f32", 4), p.shape.lanes)
+            new = splat((state + 12).load("f32", 4), p.shape.lanes)
+            with for_(0, p.shape.value_bytes, 4 * p.shape.lanes) as column:
+                total = p.scratch.total + offset + column.iv
+                partial = (p.scratch.partial + offset + column.iv).load(spec, 4)
+                total.store(fma(partial, new, total.load(spec, 4) * old), 4)
+
+
+def _finish(p: _Problem, rows: Rows, head: V, row: V) -> None:
+    """Divide by the sums and write the rows."""
+    frame, kv = p.frame, p.shape.kv
+    width = math.gcd(kv.head_dim, p.shape.lanes)
+    spec = ("f32", width)
+    with for_(0, rows.count) as loop:
+        total = p.scratch.total + loop.iv * p.shape.value_bytes
+        divisor = splat((p.scratch.peak + loop.iv * 16 + 4).load("f32", 4), width)
+        out = frame.ptr(1) + (row + loop.iv) * frame.int(1)
+        at = out + head * (4 * kv.head_dim)
+        with for_(0, 4 * kv.head_dim, 4 * width) as column:
+            (at + column.iv).store((total + column.iv).load(spec, 4) / divisor, 4)
+        _pad(p, out, head)
+
+
+def _pad(p: _Problem, out: Ptr, head: V) -> None:
+    """Zeros after the last head, up to a whole group."""
+    missing = round_up(p.out_width, GROUP) - p.out_width
+    if missing:
+        with if_(head.eq(p.frame.attrs["n_heads"] - 1)), for_(0, missing) as loop:
+            (out + (4 * p.out_width) + loop.iv * 4).store(f32(0.0), 4)
