@@ -1,0 +1,181 @@
+"""What row kernels share: a row walked in groups of 32 values, and the two forms in which a group is stored.
+
+A group is held as 32/lanes vectors. Quantising one gives int8 codes, one f32 scale and the int32 sum of the codes,
+the same bits as compiler/quant/formats.py quantise_activations: scale = absmax / 127, code = x * (127 / absmax)
+rounded to even; a group whose factor overflows (zeros, or an absmax under 3.8e-37) has scale 0 and codes 0. A NaN or
+an infinity in a group gives codes 0 and that NaN or infinity as scale, so every product of the row is NaN.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from goinfer.bundle_format.kernel_abi import GROUP
+from goinfer.codegen.dsl import (
+    Ptr,
+    V,
+    bitcast,
+    const,
+    convert,
+    f32,
+    for_,
+    i32,
+    i64,
+    if_,
+    maximum,
+    reduce_tree,
+    scratch,
+    select,
+    shuffle,
+    splat,
+)
+from goinfer.codegen.errors import CompileError
+from goinfer.codegen.kernel import Frame
+from goinfer.codegen.target import Target
+
+_MAGIC, _MAGIC_BITS = 12582912.0, 0x4B400000
+"""1.5 * 2^23 and its bits: adding it rounds to an integer, ties to even, kept in the low bits."""
+
+Group = list[V]
+"""32 consecutive f32 values of a row as vectors."""
+
+
+def groups_of(k: V) -> V:
+    """Groups that k columns take, the last one perhaps partly filled."""
+    return (k + (GROUP - 1)) // GROUP
+
+
+def load_group(target: Target, at: Ptr, align: int = 4) -> Group:
+    """The 32 values at an address."""
+    step = 4 * target.lanes
+    return [(at + i).load(("f32", target.lanes), align) for i in range(0, 4 * GROUP, step)]
+
+
+def store_group(at: Ptr, values: Group, align: int = 4) -> None:
+    """Store 32 values as f32."""
+    for i, v in enumerate(values):
+        (at + 4 * v.lanes * i).store(v, align)
+
+
+Body = Callable[[V, list[Group], list[V]], Sequence[V]]
+"""What happens to a group: (index, values of each source, carried values) -> carried values."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Groups [start, stop) of a row of k columns."""
+
+    start: V
+    stop: V
+    k: V
+
+
+def whole_row(k: V) -> Span:
+    """All groups of a row of k columns."""
+    return Span(i64(0), groups_of(k), k)
+
+
+@dataclass(frozen=True)
+class RowWalk:
+    """A loop over the groups of a row. Sources may end anywhere: nothing at or past column k is read.
+
+    The last, partly filled group is copied to the stack and filled up there, which keeps masks out of the loop.
+    """
+
+    target: Target
+    stage: list[Ptr]
+    fill: float
+
+    def run(self, sources: Sequence[Ptr], span: Span, body: Body, carry: Sequence[V] = ()) -> list[V]:
+        """Run body over the groups of a span, in order; columns from k on read as `fill`.
+
+        Returns what is carried after the last group.
+        """
+        filled = span.k // GROUP
+        whole = select(filled < span.stop, filled, span.stop)
+        with for_(span.start, whole, carry=carry) as loop:
+            values = [load_group(self.target, s + loop.iv * (4 * GROUP)) for s in sources]
+            loop.next(*body(loop.iv, values, loop.args))
+        rest = select(span.start > whole, span.start, whole)
+        with for_(rest, span.stop, carry=loop.results) as tail:
+            values = [self._staged(i, s, tail.iv, span.k) for i, s in enumerate(sources)]
+            tail.next(*body(tail.iv, values, tail.args))
+        return tail.results
+
+    def _staged(self, i: int, source: Ptr, group: V, k: V) -> Group:
+        stage, first = self.stage[i], group * GROUP
+        store_group(stage, [const(self.fill, ("f32", self.target.lanes))] * (GROUP // self.target.lanes), 16)
+        with for_(0, k - first) as loop:
+            (stage + loop.iv * 4).store((source + (first + loop.iv) * 4).load("f32", 4), 4)
+        return load_group(self.target, stage, 16)
+
+
+def row_walk(frame: Frame, n_sources: int, fill: float = 0.0) -> RowWalk:
+    """A walk over rows with up to n_sources sources; call it outside every loop (it takes stack memory)."""
+    return RowWalk(frame.target, [scratch(4 * GROUP) for _ in range(n_sources)], fill)
+
+
+Sink = Callable[[V, Group], None]
+"""Stores one group: (index of the group in its row, its values)."""
+
+
+def row_sink(target: Target, out: str, row: Ptr, k: V) -> Sink:
+    """Where finished groups of a row of k columns go: "f32" rows, or "q8" rows."""
+    if out == "f32":
+        return lambda group, values: store_group(row + group * (4 * GROUP), values)
+    if out != "q8":
+        raise CompileError(f"row format {out!r} is unknown; known: f32, q8")
+    groups = groups_of(k)
+    scales = row + groups * GROUP
+    sums = scales + groups * 4
+
+    def store(group: V, values: Group) -> None:
+        codes, scale, total = quantise_group(values)
+        (row + group * GROUP).store(codes, GROUP)
+        (scales + group * 4).store(scale, 4)
+        (sums + group * 4).store(total, 4)
+
+    return store
+
+
+def quantise_group(values: Group) -> tuple[V, V, V]:
+    """(codes i8 [32], scale f32, sum of codes i32) of a group."""
+    word = ("i32", values[0].lanes)
+    peak = absmax(values)
+    factor = 127.0 / peak
+    infinite = factor.eq(float("inf"))
+    usable = (factor < float("inf")) & (peak < float("inf"))
+    scale = select(infinite, f32(0.0), peak / 127.0)
+    factors = splat(select(usable, factor, f32(0.0)), values[0].lanes)
+    mask = splat(select(usable, i32(-1), i32(0)), values[0].lanes)
+    codes = [(bitcast(v * factors + _MAGIC, word) - _MAGIC_BITS) & mask for v in values]
+    total = codes[0]
+    for c in codes[1:]:
+        total = total + c
+    return convert(_joined(codes), "i8"), scale, reduce_tree(total, lambda a, b: a + b)
+
+
+def absmax(values: Sequence[V]) -> V:
+    """Largest magnitude, as f32. Compared as integers, where a NaN is above every number: it is never lost."""
+    bits = [bitcast(v, ("i32", v.lanes)) & 0x7FFFFFFF for v in values]
+    while len(bits) > 1:
+        bits = [maximum(a, b) for a, b in zip(bits[::2], bits[1::2], strict=True)]
+    return bitcast(reduce_tree(bits[0], maximum), "f32")
+
+
+def _joined(parts: list[V]) -> V:
+    """Vectors side by side in one; their number is a power of two."""
+    while len(parts) > 1:
+        parts = [shuffle(a, b, range(2 * a.lanes)) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
+
+
+def for_units(frame: Frame, chunk: V, k: V, body: Callable[[V, Span], None]) -> None:
+    """body(row, span) for every tile of a step whose units cut a row of k columns into runs of `chunk` columns."""
+    units, per_unit, groups = frame.units, chunk // GROUP, groups_of(k)
+    with for_(frame.tile0, frame.tile1) as tiles:
+        first = tiles.iv % units * per_unit
+        past = first + per_unit
+        stop = select(past < groups, past, groups)
+        with if_(first < stop):
+            body(tiles.iv // units, Span(first, stop, k))
+
