@@ -146,9 +146,10 @@ def run(engine: Engine, generation: Generation, slot: Slot | None = None) -> Ite
     try:
         feed = generation.prompt_ids[own.length :]
         while generation.finish_reason is None:
-            for start in range(0, len(feed), engine.max_rows):
-                logits = engine.forward([(own, feed[start : start + engine.max_rows])], wanted="last")
-            yield from generation.push(logits[0])
+            while len(feed) > engine.max_rows:  # in pieces, so that an interrupt takes effect between them
+                engine.forward([(own, feed[: engine.max_rows])], wanted="none")
+                feed = feed[engine.max_rows :]
+            yield from generation.push(engine.forward([(own, feed)], wanted="last")[0])
             feed = generation.ids[-1:]
     finally:
         if slot is None:

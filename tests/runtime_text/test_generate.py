@@ -1,7 +1,7 @@
 """The generation loop over a scripted engine: limits, finish reasons, characters, stops, slots."""
 
 import pytest
-from text_fakes import BOS, EOS, TURN, VOCAB, FakeEngine, script, vocabulary
+from tests.runtime_text.text_fakes import BOS, EOS, TURN, VOCAB, FakeEngine, script, vocabulary
 
 from goinfer.bundle_format.errors import UsageError
 from goinfer.runtime.errors import ContextError, LogitsError

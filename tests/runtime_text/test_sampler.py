@@ -43,9 +43,10 @@ def reference_filter(row: np.ndarray, temperature: float, top_k: int, top_p: flo
 def test_survivors_match_the_definition(temperature: float, top_k: int, top_p: float, min_p: float) -> None:
     row = np.random.default_rng(3).standard_normal(12).astype(np.float32) * 2
     want = reference_filter(row, temperature, top_k, top_p, min_p)
-    got = drawn(row, 3000, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    flat = temperature == 2.5  # so flat that every survivor shows up
+    got = drawn(row, 1500 if flat else 150, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     assert got <= want
-    if temperature == 2.5:  # flat enough that every survivor shows up
+    if flat:
         assert got == want
 
 
