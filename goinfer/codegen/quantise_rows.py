@@ -60,6 +60,11 @@ Body = Callable[[V, list[Group], list[V]], Sequence[V]]
 """What happens to a group: (index, values of each source, carried values) -> carried values."""
 
 
+def store_group_of_row(row: Ptr, group: V, values: Group) -> None:
+    """Store group number `group` of an f32 row."""
+    store_group(row + group * (4 * GROUP), values)
+
+
 @dataclass(frozen=True)
 class Span:
     """Groups [start, stop) of a row of k columns."""
@@ -121,7 +126,7 @@ Sink = Callable[[V, Group], None]
 def row_sink(target: Target, out: str, row: Ptr, k: V) -> Sink:
     """Where finished groups of a row of k columns go: "f32" rows, or "q8" rows."""
     if out == "f32":
-        return lambda group, values: store_group(row + group * (4 * GROUP), values)
+        return lambda group, values: store_group_of_row(row, group, values)
     if out != "q8":
         raise CompileError(f"row format {out!r} is unknown; known: f32, q8")
     groups = groups_of(k)
@@ -178,4 +183,3 @@ def for_units(frame: Frame, chunk: V, k: V, body: Callable[[V, Span], None]) -> 
         stop = select(past < groups, past, groups)
         with if_(first < stop):
             body(tiles.iv // units, Span(first, stop, k))
-

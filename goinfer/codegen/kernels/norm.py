@@ -23,7 +23,7 @@ from goinfer.codegen.quantise_rows import (
     load_group,
     row_sink,
     row_walk,
-    store_group,
+    store_group_of_row,
     whole_row,
 )
 
@@ -107,7 +107,7 @@ def _add(frame: Frame, row: _Row, x: Ptr, delta: Ptr) -> list[V]:
         if factor is not None:
             change = _normed(frame, change, factor, frame.ptr(4), group)
         new = [a + b for a, b in zip(old, change, strict=True)]
-        store_group(x + group * (4 * GROUP), new)
+        store_group_of_row(x, group, new)
         return _sum_squares(group, [new], chains)
 
     return row.each([x, delta], group_sum, row.no_squares)
