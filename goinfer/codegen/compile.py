@@ -14,17 +14,18 @@ from goinfer.codegen.target import Target
 from goinfer.codegen.workers import Job, Progress, compile_all
 
 
-def load_builders() -> None:
-    """Import every module of goinfer.codegen.kernels, so that all kinds are registered."""
-    for module in pkgutil.iter_modules(kernel_modules.__path__):
-        importlib.import_module(f"{kernel_modules.__name__}.{module.name}")
+def load_builder(kind: str) -> None:
+    """Import the module that registers a kernel kind: the one of its name, else whichever module does."""
+    names = [module.name for module in pkgutil.iter_modules(kernel_modules.__path__)]
+    for name in [kind] if kind in names else names:
+        importlib.import_module(f"{kernel_modules.__name__}.{name}")
 
 
 def kernel_llvm_ir(spec: Kernel, target: Target) -> str:
     """LLVM IR of one kernel: MLIR built, verified, lowered and translated."""
     from mlir import ir
 
-    load_builders()
+    load_builder(spec.kind)
     with ir.Context(), ir.Location.unknown():
         module = ir.Module.create()
         if spec.kind == "driver":

@@ -1,0 +1,39 @@
+"""Fixtures shared by the suites: tiny bundles, compiled once a run."""
+
+import os
+import platform
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+TINY = Path(__file__).parent.parent / "testdata" / "tiny"
+
+
+def native_target() -> str:
+    """The default target every x86-64-v3 machine and every dot-product arm machine can run."""
+    return "x86-64-v3" if platform.machine() == "x86_64" else "aarch64-dotprod"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep compiled kernels of the test run apart from the user's cache (set GOINFER_CACHE to reuse one)."""
+    os.environ.setdefault("GOINFER_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle(tmp_path_factory: pytest.TempPathFactory, kernel_cache: None) -> Callable[[str, str, str], Path]:
+    """Path of a bundle for (family, variant, recipe), compiled from testdata/tiny for this machine's base target."""
+    import goinfer
+
+    made: dict[tuple[str, str, str], Path] = {}
+    folder = tmp_path_factory.mktemp("bundles")
+
+    def make(family: str, variant: str, quant: str) -> Path:
+        key = (family, variant, quant)
+        if key not in made:
+            made[key] = folder / ("-".join(key) + ".giw")
+            goinfer.prequant(TINY / family / variant, made[key], quant=quant, targets=[native_target()])
+        return made[key]
+
+    return make

@@ -1,0 +1,122 @@
+"""The numerics contract: a row's logits are the same bytes whatever the threads, the batch, the chunks or the run.
+
+Seen red with: attention tiles combined in a different order for one row; a matmul row tile summing groups in two
+halves; activation scales taken from the whole tile instead of the row.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import goinfer
+
+CASES = [("llama", "plain", "f32"), ("llama", "plain", "int4"), ("qwen2", "plain", "int8int8"),
+         ("gemma3_text", "plain", "int4")]  # fmt: skip
+LENGTH = 200
+
+
+def ids_of(model: goinfer.Model, n: int = LENGTH, seed: int = 0) -> list[int]:
+    return [int(i) for i in np.random.default_rng(seed).integers(0, model.engine.vocab, n)]
+
+
+@pytest.fixture(params=CASES, ids=lambda c: "-".join(c))
+def bundle(request: pytest.FixtureRequest, tiny_bundle: Callable[..., Path]) -> Path:
+    return tiny_bundle(*request.param)
+
+
+def reference(bundle: Path) -> tuple[list[int], np.ndarray]:
+    """Ids and logits of one thread and one forward."""
+    with goinfer.load(bundle, threads=1) as model:
+        ids = ids_of(model)
+        logits = model.forward(ids)
+    assert isinstance(logits, np.ndarray) and np.isfinite(logits).all()
+    return ids, logits
+
+
+def assert_same_bytes(got: np.ndarray, want: np.ndarray) -> None:
+    assert got.shape == want.shape and got.dtype == want.dtype == np.float32
+    differing = np.flatnonzero((got.view(np.uint32) != want.view(np.uint32)).any(axis=1))
+    assert not differing.size, f"{differing.size} of {len(got)} positions differ, first {differing[:5]}"
+
+
+def test_threads(bundle: Path) -> None:
+    ids, want = reference(bundle)
+    for threads in (2, 3, 4):
+        with goinfer.load(bundle, threads=threads) as model:
+            assert_same_bytes(model.forward(ids), want)
+
+
+def test_repeated_runs(bundle: Path) -> None:
+    ids, want = reference(bundle)
+    with goinfer.load(bundle, threads=2) as model:
+        for _ in range(10):
+            assert_same_bytes(model.forward(ids), want)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64, 512])
+def test_prompt_chunks(bundle: Path, chunk: int) -> None:
+    ids, want = reference(bundle)
+    with goinfer.load(bundle, threads=2) as model, model.engine.new_slot() as slot:
+        parts = [
+            model.engine.forward([(slot, ids[i : i + chunk])], wanted="all").copy() for i in range(0, len(ids), chunk)
+        ]
+    assert_same_bytes(np.concatenate(parts), want)
+
+
+@pytest.mark.parametrize("max_rows", [1, 5, 64])
+def test_rows_per_forward(bundle: Path, max_rows: int) -> None:
+    ids, want = reference(bundle)
+    with goinfer.load(bundle, threads=2, max_rows=max_rows) as model:
+        assert_same_bytes(model.forward(ids), want)
+
+
+def test_batch_mates(bundle: Path) -> None:
+    """Eight sequences of different lengths in one forward, then eight decode rows, each against its solo run."""
+    with goinfer.load(bundle, threads=2, slots=9) as model:
+        prompts = [ids_of(model, n, seed=n) for n in (1, 2, 3, 17, 63, 64, 65, 130)]
+        solo = []
+        for ids in prompts:
+            with model.engine.new_slot() as slot:
+                first = model.engine.forward([(slot, ids)]).copy()
+                solo.append(np.concatenate([first, model.engine.forward([(slot, ids[:1])]).copy()]))
+        slots = [model.engine.new_slot() for _ in prompts]
+        first = model.engine.forward(list(zip(slots, prompts, strict=True))).copy()
+        second = model.engine.forward([(s, ids[:1]) for s, ids in zip(slots, prompts, strict=True)]).copy()
+    assert_same_bytes(np.stack([first, second], axis=1).reshape(-1, first.shape[1]), np.concatenate(solo))
+
+
+@pytest.mark.parametrize("kv", ["f32", "f16", "int8"])
+def test_kv_precisions_keep_the_contract(tiny_bundle: Callable[..., Path], kv: str) -> None:
+    bundle = tiny_bundle("llama", "plain", "int4")
+    with goinfer.load(bundle, threads=1, kv=kv) as model:
+        ids = ids_of(model)
+        want = model.forward(ids)
+    with goinfer.load(bundle, threads=2, kv=kv) as model, model.engine.new_slot() as slot:
+        got = np.concatenate([model.engine.forward([(slot, [i])], wanted="all").copy() for i in ids])
+    assert_same_bytes(got, want)
+
+
+def test_fork_and_truncate(bundle: Path) -> None:
+    """A fork continues like its original, and neither sees what the other writes."""
+    with goinfer.load(bundle, threads=2) as model:
+        engine = model.engine
+        ids = ids_of(model, 100)
+        with engine.new_slot() as slot:
+            engine.forward([(slot, ids[:70])])
+            with slot.fork() as twin:
+                a = engine.forward([(twin, ids[70:])], wanted="all").copy()
+                engine.forward([(slot, ids[:20])])
+                slot.truncate(70)
+                b = engine.forward([(slot, ids[70:])], wanted="all").copy()
+        assert_same_bytes(a, b)
+
+
+def test_hidden_states_agree_with_the_plain_forward(bundle: Path) -> None:
+    ids, want = reference(bundle)
+    with goinfer.load(bundle, threads=2) as model:
+        logits, hidden = model.forward(ids, hidden_states=True)
+        assert_same_bytes(logits, want)
+        assert hidden.shape == (model.engine.plan.n_layers + 2, len(ids), model.engine.plan.hidden)
+        assert np.isfinite(hidden).all() and np.abs(np.diff(hidden, axis=0)).max(axis=(1, 2)).min() > 0
