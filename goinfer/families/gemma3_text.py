@@ -71,7 +71,10 @@ def configure(view: ConfigSource, sources: SourceMap) -> blocks.Decoder:
     if fields.flag(view, "use_bidirectional_attention"):
         raise UnsupportedError("config key use_bidirectional_attention: only causal models are supported")
     scale = query_scale(view, head_dim, hidden // n_heads, n_layers)
-    softcap, bias = fields.soft_cap(view, "attn_logit_softcapping"), fields.flag(view, "attention_bias")
+    if fields.soft_cap(view, "attn_logit_softcapping"):
+        # transformers reads the key and never applies it, so nobody can say what such a model computes.
+        raise UnsupportedError("config key attn_logit_softcapping: gemma 3 models have no cap on attention scores")
+    bias = fields.flag(view, "attention_bias")
     layers = tuple(
         blocks.Attention(
             n_heads,
@@ -80,7 +83,6 @@ def configure(view: ConfigSource, sources: SourceMap) -> blocks.Decoder:
             scale,
             "sliding" if window else "full",
             window,
-            softcap,
             qkv_bias=bias,
             out_bias=bias,
             qk_norm=True,
@@ -124,6 +126,7 @@ PARITY = Parity(
     config_class="Gemma3TextConfig",
     tiny={
         "plain": TINY,
+        "softcap": TINY | {"final_logit_softcapping": 3.0},
         "scaled": TINY | {"rope_scaling": {"rope_type": "linear", "factor": 8.0}},
     },
 )

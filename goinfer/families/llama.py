@@ -46,12 +46,12 @@ def configure(view: ConfigSource, sources: SourceMap) -> blocks.Decoder:
 
 TINY = {
     "vocab_size": 260,
-    "hidden_size": 64,
+    "hidden_size": 72,
     "intermediate_size": 112,
     "num_hidden_layers": 3,
     "num_attention_heads": 6,
     "num_key_value_heads": 2,
-    "head_dim": 24,
+    "head_dim": 20,
     "max_position_embeddings": 256,
     "rms_norm_eps": 1e-5,
     "rope_theta": 10000.0,

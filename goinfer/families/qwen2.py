@@ -55,11 +55,11 @@ def configure(view: ConfigSource, sources: SourceMap) -> blocks.Decoder:
 
 TINY = {
     "vocab_size": 260,
-    "hidden_size": 64,
-    "intermediate_size": 112,
+    "hidden_size": 112,
+    "intermediate_size": 104,
     "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
+    "num_attention_heads": 7,
+    "num_key_value_heads": 1,
     "max_position_embeddings": 256,
     "rms_norm_eps": 1e-6,
     "rope_theta": 1000000.0,

@@ -58,10 +58,12 @@ def _llama3(entry: Mapping[str, Any], dim: int) -> tuple[F32, float]:
     inv_freq = _default(entry, dim)[0]
     factor, low = np.float32(entry["factor"]), entry["low_freq_factor"]
     high, original = entry["high_freq_factor"], entry["original_max_position_embeddings"]
-    wavelength = np.float32(2 * math.pi) / inv_freq
+    one = np.float32(1.0)
+    # torch divides a number by a tensor as reciprocal times number; doing the same gives the same last bit.
+    wavelength = one / inv_freq * np.float32(2 * math.pi)
     scaled = np.where(wavelength > np.float32(original / low), inv_freq / factor, inv_freq)
-    smooth = (np.float32(original) / wavelength - np.float32(low)) / np.float32(high - low)
-    blend = (np.float32(1.0) - smooth) * scaled / factor + smooth * scaled
+    smooth = (one / wavelength * np.float32(original) - np.float32(low)) / np.float32(high - low)
+    blend = (one - smooth) * scaled / factor + smooth * scaled
     middle = (wavelength >= np.float32(original / high)) & (wavelength <= np.float32(original / low))
     return np.where(middle, blend, scaled).astype(np.float32), 1.0
 

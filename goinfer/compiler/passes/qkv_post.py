@@ -25,18 +25,18 @@ def qkv_post(graph: Graph) -> None:
     """
     writes = {attrs_of(op)["layer"]: op for op in graph.operations("kv_write")}
     for attention in graph.operations("attention"):
-        write = writes.get(attrs_of(attention)["layer"])
-        if write is not None:
-            _fuse(graph, attention, write)
+        layer = attrs_of(attention)["layer"]
+        if layer in writes and _fuse(graph, attention, writes[layer]):
+            del writes[layer]
 
 
-def _fuse(graph: Graph, attention: Operation, write: Operation) -> None:
+def _fuse(graph: Graph, attention: Operation, write: Operation) -> bool:
     facts = attrs_of(attention)
     query = operands_of(attention)["q"]
     q, k = trace(query), trace(operands_of(write)["k"])
     v = trace(operands_of(write)["v"])
     if q is None or k is None or v is None or not _match(q, k, v, facts["head_dim"]):
-        return
+        return False
     table, interleaved, _ = q.rope or ("", False, 0)
     eps = q.norm_attrs[0] if q.norm_attrs else 1.0
     attrs = {key: facts[key] for key in ("layer", "n_heads", "n_kv_heads", "head_dim")}
@@ -46,6 +46,7 @@ def _fuse(graph: Graph, attention: Operation, write: Operation) -> None:
     (fused,) = graph.emit("qkv_post", operands, attrs, before=attention)
     query.replace_all_uses_with(fused)
     replace(write)
+    return True
 
 
 def _match(q: Chain, k: Chain, v: Chain, head_dim: int) -> bool:
