@@ -193,6 +193,11 @@ def select(c: V, a: V, b: V) -> V:
     return V(arith.select(c.v, a.v, b.v), a.elem, a.lanes)
 
 
+def choose(c: V, a: "Ptr", b: "Ptr") -> "Ptr":
+    """Pointer a where c holds, else b."""
+    return Ptr(arith.select(c.v, a.v, b.v))
+
+
 def maximum(a: V, b: V) -> V:
     """Larger of two; for floats NaN in either gives NaN (so that a NaN is never hidden)."""
     return V((arith.maximumf if a.is_float else arith.maxsi)(a.v, b.v), a.elem, a.lanes)

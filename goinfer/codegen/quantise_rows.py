@@ -1,4 +1,4 @@
-"""What row kernels share: a row walked in groups of 32 values, and the two forms in which a group is stored.
+"""Groups of 32 values of a row: loading them, and the two forms in which they are stored.
 
 A group is held as 32/lanes vectors. Quantising one gives int8 codes, one f32 scale and the int32 sum of the codes,
 the same bits as compiler/quant/formats.py quantise_activations: scale = absmax / 127, code = x * (127 / absmax)
@@ -7,29 +7,22 @@ an infinity in a group gives codes 0 and that NaN or infinity as scale, so every
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from goinfer.bundle_format.kernel_abi import GROUP
 from goinfer.codegen.dsl import (
     Ptr,
     V,
     bitcast,
-    const,
     convert,
     f32,
-    for_,
     i32,
-    i64,
-    if_,
     maximum,
     reduce_tree,
-    scratch,
     select,
     shuffle,
     splat,
 )
 from goinfer.codegen.errors import CompileError
-from goinfer.codegen.kernel import Frame
 from goinfer.codegen.target import Target
 
 _MAGIC, _MAGIC_BITS = 12582912.0, 0x4B400000
@@ -56,67 +49,9 @@ def store_group(at: Ptr, values: Group, align: int = 4) -> None:
         (at + 4 * v.lanes * i).store(v, align)
 
 
-Body = Callable[[V, list[Group], list[V]], Sequence[V]]
-"""What happens to a group: (index, values of each source, carried values) -> carried values."""
-
-
 def store_group_of_row(row: Ptr, group: V, values: Group) -> None:
     """Store group number `group` of an f32 row."""
     store_group(row + group * (4 * GROUP), values)
-
-
-@dataclass(frozen=True)
-class Span:
-    """Groups [start, stop) of a row of k columns."""
-
-    start: V
-    stop: V
-    k: V
-
-
-def whole_row(k: V) -> Span:
-    """All groups of a row of k columns."""
-    return Span(i64(0), groups_of(k), k)
-
-
-@dataclass(frozen=True)
-class RowWalk:
-    """A loop over the groups of a row. Sources may end anywhere: nothing at or past column k is read.
-
-    The last, partly filled group is copied to the stack and filled up there, which keeps masks out of the loop.
-    """
-
-    target: Target
-    stage: list[Ptr]
-    fill: float
-
-    def run(self, sources: Sequence[Ptr], span: Span, body: Body, carry: Sequence[V] = ()) -> list[V]:
-        """Run body over the groups of a span, in order; columns from k on read as `fill`.
-
-        Returns what is carried after the last group.
-        """
-        filled = span.k // GROUP
-        whole = select(filled < span.stop, filled, span.stop)
-        with for_(span.start, whole, carry=carry) as loop:
-            values = [load_group(self.target, s + loop.iv * (4 * GROUP)) for s in sources]
-            loop.next(*body(loop.iv, values, loop.args))
-        rest = select(span.start > whole, span.start, whole)
-        with for_(rest, span.stop, carry=loop.results) as tail:
-            values = [self._staged(i, s, tail.iv, span.k) for i, s in enumerate(sources)]
-            tail.next(*body(tail.iv, values, tail.args))
-        return tail.results
-
-    def _staged(self, i: int, source: Ptr, group: V, k: V) -> Group:
-        stage, first = self.stage[i], group * GROUP
-        store_group(stage, [const(self.fill, ("f32", self.target.lanes))] * (GROUP // self.target.lanes), 16)
-        with for_(0, k - first) as loop:
-            (stage + loop.iv * 4).store((source + (first + loop.iv) * 4).load("f32", 4), 4)
-        return load_group(self.target, stage, 16)
-
-
-def row_walk(frame: Frame, n_sources: int, fill: float = 0.0) -> RowWalk:
-    """A walk over rows with up to n_sources sources; call it outside every loop (it takes stack memory)."""
-    return RowWalk(frame.target, [scratch(4 * GROUP) for _ in range(n_sources)], fill)
 
 
 Sink = Callable[[V, Group], None]
@@ -172,14 +107,3 @@ def _joined(parts: list[V]) -> V:
     while len(parts) > 1:
         parts = [shuffle(a, b, range(2 * a.lanes)) for a, b in zip(parts[::2], parts[1::2], strict=True)]
     return parts[0]
-
-
-def for_units(frame: Frame, chunk: V, k: V, body: Callable[[V, Span], None]) -> None:
-    """body(row, span) for every tile of a step whose units cut a row of k columns into runs of `chunk` columns."""
-    units, per_unit, groups = frame.units, chunk // GROUP, groups_of(k)
-    with for_(frame.tile0, frame.tile1) as tiles:
-        first = tiles.iv % units * per_unit
-        past = first + per_unit
-        stop = select(past < groups, past, groups)
-        with if_(first < stop):
-            body(tiles.iv // units, Span(first, stop, k))

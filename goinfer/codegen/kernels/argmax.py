@@ -21,7 +21,8 @@ from goinfer.codegen.dsl import (
     vector_const,
 )
 from goinfer.codegen.kernel import Frame, for_rows_of_tile, kernel
-from goinfer.codegen.quantise_rows import Group, row_walk, whole_row
+from goinfer.codegen.quantise_rows import Group
+from goinfer.codegen.row_walk import row_source, walk, whole_row
 
 _NO_INDEX = 0x7FFFFFFF
 
@@ -31,7 +32,7 @@ def build(frame: Frame) -> None:
     """Emit the loop over rows; see the module docstring for operands."""
     lanes = frame.target.lanes
     parts = GROUP // lanes
-    walk, span = row_walk(frame, 1, -math.inf), whole_row(frame.int(0))
+    span = whole_row(frame.int(0))
 
     def row(index: V) -> None:
         first = [vector_const(range(lanes * i, lanes * (i + 1)), "i32") for i in range(parts)]
@@ -47,7 +48,8 @@ def build(frame: Frame) -> None:
             return [*best, *where, bad]
 
         start = [*[lowest] * parts, *first, const(0.0, ("f32", lanes))]
-        out = walk.run([frame.ptr(0) + index * frame.int(1)], span, group, start)
+        x = row_source(frame.ptr(0) + index * frame.int(1))
+        out = walk(frame.target, [x], span, group, carry=start, fill=-math.inf)
         token = _lowest_of_largest(out[:parts], out[parts:-1])
         (frame.ptr(1) + index * 4).store(select(any_nan(out[-1]), i32(-1), token), 4)
 

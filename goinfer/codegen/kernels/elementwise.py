@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 
 from goinfer.codegen.dsl import V, splat
 from goinfer.codegen.kernel import Frame, for_rows_of_tile, kernel
-from goinfer.codegen.quantise_rows import Group, row_walk, store_group_of_row, whole_row
+from goinfer.codegen.quantise_rows import Group, store_group_of_row
+from goinfer.codegen.row_walk import row_source, walk, whole_row
 
 
 @kernel("add")
@@ -26,15 +27,15 @@ def build_scale(frame: Frame) -> None:
 
 def _in_place(frame: Frame, n_sources: int, compute: Callable[[list[Group]], Group]) -> None:
     """Rows of operand 0 become compute(groups of the first n_sources operands)."""
-    walk, span = row_walk(frame, n_sources), whole_row(frame.int(0))
+    span = whole_row(frame.int(0))
 
     def row(index: V) -> None:
-        sources = [frame.ptr(i) + index * frame.int(1 + i) for i in range(n_sources)]
+        rows = [frame.ptr(i) + index * frame.int(1 + i) for i in range(n_sources)]
 
         def group(at: V, values: list[Group], carried: list[V]) -> Sequence[V]:
-            store_group_of_row(sources[0], at, compute(values))
+            store_group_of_row(rows[0], at, compute(values))
             return ()
 
-        walk.run(sources, span, group)
+        walk(frame.target, [row_source(r) for r in rows], span, group)
 
     for_rows_of_tile(frame, frame.attrs["domain"], row)

@@ -16,30 +16,48 @@ from goinfer.codegen.kernels.matmul import BLOCK_BYTES
 def build(frame: Frame) -> None:
     """Emit the loop over rows; see the module docstring for attributes and operands."""
     fmt = frame.attrs["format"]
-    if fmt not in _BLOCKS:
-        raise CompileError(f"embed: weight format {fmt!r} has no kernel; known: {', '.join(_BLOCKS)}")
+    if fmt not in _ROWS:
+        raise CompileError(f"embed: weight format {fmt!r} has no kernel; known: {', '.join(_ROWS)}")
     groups, factor = frame.int(0), frame.float(0)
 
     def row(index: V) -> None:
         token = convert((frame.ptr(0) + index * 4).load("i32", 4), "i64")
         panel = frame.ptr(1) + token // PANEL * groups * BLOCK_BYTES[fmt]
-        out = frame.ptr(2) + index * frame.int(1)
-        with for_(0, groups) as loop:
-            _BLOCKS[fmt](panel + loop.iv * BLOCK_BYTES[fmt], token % PANEL, out + loop.iv * (4 * GROUP), factor)
+        _ROWS[fmt](panel, token % PANEL, frame.ptr(2) + index * frame.int(1), groups, factor)
 
     for_rows_of_tile(frame, "rows", row)
 
 
-def _f32_block(block: Ptr, row: V, out: Ptr, factor: V) -> None:
-    with for_(0, GROUP) as loop:
-        value = (block + (loop.iv * PANEL + row) * 4).load("f32", 4)
-        (out + loop.iv * 4).store(value * factor, 4)
+def _f32_row(panel: Ptr, row: V, out: Ptr, groups: V, factor: V) -> None:
+    """The row's value of k lies PANEL values after that of k - 1, across blocks too."""
+    with for_(0, groups * GROUP) as k:
+        value = (panel + (k.iv * PANEL + row) * 4).load("f32", 4)
+        (out + k.iv * 4).store(value * factor, 4)
 
 
-def _bf16_block(block: Ptr, row: V, out: Ptr, factor: V) -> None:
-    with for_(0, GROUP) as loop:
-        half = (block + (loop.iv * PANEL + row) * 2).load("i16", 2)
-        (out + loop.iv * 4).store(bitcast(zext(half, "i32") << 16, "f32") * factor, 4)
+def _bf16_row(panel: Ptr, row: V, out: Ptr, groups: V, factor: V) -> None:
+    with for_(0, groups * GROUP) as k:
+        half = (panel + (k.iv * PANEL + row) * 2).load("i16", 2)
+        (out + k.iv * 4).store(bitcast(zext(half, "i32") << 16, "f32") * factor, 4)
+
+
+def _int8_row(panel: Ptr, row: V, out: Ptr, groups: V, factor: V) -> None:
+    with for_(0, groups) as loop:
+        block = panel + loop.iv * BLOCK_BYTES["int8"]
+        codes = bitcast(_words(block, row, 8), ("i8", GROUP))
+        _store_scaled(codes, block + (row * 2 + 512), out + loop.iv * (4 * GROUP), factor)
+
+
+def _int4_row(panel: Ptr, row: V, out: Ptr, groups: V, factor: V) -> None:
+    with for_(0, groups) as loop:
+        block = panel + loop.iv * BLOCK_BYTES["int4"]
+        words = _words(block, row, 4)
+        low, high = words & 0x0F0F0F0F, (words >> 4) & 0x0F0F0F0F
+        codes = bitcast(shuffle(low, high, [0, 4, 1, 5, 2, 6, 3, 7]), ("i8", GROUP))
+        _store_scaled(codes - 8, block + (row * 2 + 256), out + loop.iv * (4 * GROUP), factor)
+
+
+_ROWS = {"f32": _f32_row, "bf16": _bf16_row, "int8": _int8_row, "int4": _int4_row}
 
 
 def _words(block: Ptr, row: V, count: int) -> V:
@@ -54,18 +72,3 @@ def _store_scaled(codes: V, scale_at: Ptr, out: Ptr, factor: V) -> None:
     """code * scale * factor, in that order."""
     scale = convert(scale_at.load("f16", 2), "f32")
     out.store(convert(codes, "f32") * splat(scale, GROUP) * splat(factor, GROUP), 4)
-
-
-def _int8_block(block: Ptr, row: V, out: Ptr, factor: V) -> None:
-    codes = bitcast(_words(block, row, 8), ("i8", GROUP))
-    _store_scaled(codes, block + (row * 2 + 512), out, factor)
-
-
-def _int4_block(block: Ptr, row: V, out: Ptr, factor: V) -> None:
-    words = _words(block, row, 4)
-    low, high = words & 0x0F0F0F0F, (words >> 4) & 0x0F0F0F0F
-    codes = bitcast(shuffle(low, high, [0, 4, 1, 5, 2, 6, 3, 7]), ("i8", GROUP))
-    _store_scaled(codes - 8, block + (row * 2 + 256), out, factor)
-
-
-_BLOCKS = {"f32": _f32_block, "bf16": _bf16_block, "int8": _int8_block, "int4": _int4_block}

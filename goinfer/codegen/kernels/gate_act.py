@@ -13,7 +13,8 @@ from goinfer.codegen import vecmath
 from goinfer.codegen.dsl import V, const, select
 from goinfer.codegen.errors import CompileError
 from goinfer.codegen.kernel import Frame, kernel
-from goinfer.codegen.quantise_rows import Group, Span, for_units, row_sink, row_walk
+from goinfer.codegen.quantise_rows import Group, row_sink
+from goinfer.codegen.row_walk import Span, for_units, row_source, second_half, stage_for_second_half, walk
 
 _SQRT_8_OVER_PI = 1.5957691216057308
 _SQRT_HALF = 0.7071067811865476
@@ -60,17 +61,21 @@ def build(frame: Frame) -> None:
     if name not in ACTIVATIONS:
         raise CompileError(f"activation {name!r} has no kernel; known: {', '.join(ACTIVATIONS)}")
     act, size = ACTIVATIONS[name], frame.int(0)
-    walk = row_walk(frame, 2 if gated else 1, 0.0 if gated else _ZERO_AT.get(name, 0.0))
+    fill = 0.0 if gated else _ZERO_AT.get(name, 0.0)
+    stage = stage_for_second_half()
 
     def unit(row: V, span: Span) -> None:
-        gate = frame.ptr(0) + row * frame.int(1)
+        x = frame.ptr(0) + row * frame.int(1)
+        sources = [row_source(x)]
+        if gated:
+            sources.append(second_half(frame.target, stage, x, size))
         sink = row_sink(frame.target, frame.attrs["out"], frame.ptr(1) + row * frame.int(2), size)
 
         def group(at: V, values: list[Group], carried: list[V]) -> Sequence[V]:
             sink(at, _finished(act, values))
             return ()
 
-        walk.run([gate, gate + size * 4] if gated else [gate], span, group)
+        walk(frame.target, sources, span, group, fill=fill)
 
     for_units(frame, frame.int(3), size, unit)
 

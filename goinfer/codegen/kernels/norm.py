@@ -16,35 +16,28 @@ from goinfer.bundle_format.kernel_abi import GROUP
 from goinfer.codegen.dsl import Ptr, V, const, convert, fma, reduce_tree, splat, sqrt
 from goinfer.codegen.errors import CompileError
 from goinfer.codegen.kernel import Frame, for_rows_of_tile, kernel
-from goinfer.codegen.quantise_rows import (
-    Body,
-    Group,
-    RowWalk,
-    load_group,
-    row_sink,
-    row_walk,
-    store_group_of_row,
-    whole_row,
-)
+from goinfer.codegen.quantise_rows import Group, load_group, row_sink, store_group_of_row
+from goinfer.codegen.row_walk import Body, row_source, walk, whole_row
+from goinfer.codegen.target import Target
 
 _ADDS = ("none", "plain", "normed")
 
 
 @dataclass(frozen=True)
 class _Row:
-    """One row: how to walk it, and its width."""
+    """A row's width, and how to walk it."""
 
-    walk: RowWalk
+    target: Target
     k: V
 
     def each(self, sources: list[Ptr], body: Body, carry: Sequence[V] = ()) -> list[V]:
         """Run body over all groups."""
-        return self.walk.run(sources, whole_row(self.k), body, carry)
+        return walk(self.target, [row_source(s) for s in sources], whole_row(self.k), body, carry=carry)
 
     @property
     def no_squares(self) -> list[V]:
         """The chains of a sum of squares at its start."""
-        lanes = self.walk.target.lanes
+        lanes = self.target.lanes
         return [const(0.0, ("f32", lanes))] * (GROUP // lanes)
 
     def factor(self, squares: list[V], eps: V) -> V:
@@ -53,7 +46,7 @@ class _Row:
         while len(chains) > 1:
             chains = [a + b for a, b in zip(chains[::2], chains[1::2], strict=True)]
         mean = reduce_tree(chains[0], lambda a, b: a + b) / convert(self.k, "f32")
-        return splat(1.0 / sqrt(mean + eps), self.walk.target.lanes)
+        return splat(1.0 / sqrt(mean + eps), self.target.lanes)
 
 
 @kernel("norm")
@@ -64,7 +57,7 @@ def build(frame: Frame) -> None:
         raise CompileError(f"norm: add={attrs['add']!r} norm={attrs['norm']!r} is unknown; see kernels/norm.py")
     if attrs["gather"] and attrs["add"] != "none":
         raise CompileError("norm: gather reads rows that other tiles read too, so it cannot add in place")
-    row = _Row(row_walk(frame, 2), frame.int(0))
+    row = _Row(frame.target, frame.int(0))
     for_rows_of_tile(frame, attrs["domain"], lambda index: _one_row(frame, row, index))
 
 

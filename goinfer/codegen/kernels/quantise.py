@@ -8,13 +8,14 @@ from collections.abc import Sequence
 
 from goinfer.codegen.dsl import V
 from goinfer.codegen.kernel import Frame, for_rows_of_tile, kernel
-from goinfer.codegen.quantise_rows import Group, row_sink, row_walk, whole_row
+from goinfer.codegen.quantise_rows import Group, row_sink
+from goinfer.codegen.row_walk import row_source, walk, whole_row
 
 
 @kernel("quantise")
 def build(frame: Frame) -> None:
     """Emit the loop over rows; see the module docstring for attributes and operands."""
-    k, walk = frame.int(0), row_walk(frame, 1)
+    k = frame.int(0)
 
     def row(index: V) -> None:
         sink = row_sink(frame.target, "q8", frame.ptr(1) + index * frame.int(2), k)
@@ -23,6 +24,6 @@ def build(frame: Frame) -> None:
             sink(at, values[0])
             return ()
 
-        walk.run([frame.ptr(0) + index * frame.int(1)], whole_row(k), group)
+        walk(frame.target, [row_source(frame.ptr(0) + index * frame.int(1))], whole_row(k), group)
 
     for_rows_of_tile(frame, frame.attrs["domain"], row)

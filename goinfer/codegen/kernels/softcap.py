@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from goinfer.codegen import vecmath
 from goinfer.codegen.dsl import V, splat
 from goinfer.codegen.kernel import Frame, kernel
-from goinfer.codegen.quantise_rows import Group, Span, for_units, row_walk, store_group_of_row
+from goinfer.codegen.quantise_rows import Group, store_group_of_row
+from goinfer.codegen.row_walk import Span, for_units, row_source, walk
 
 
 @kernel("softcap")
 def build(frame: Frame) -> None:
     """Emit the loop over tiles; see the module docstring for attributes and operands."""
-    walk, cap = row_walk(frame, 1), splat(frame.float(0), frame.target.lanes)
+    cap = splat(frame.float(0), frame.target.lanes)
 
     def unit(row: V, span: Span) -> None:
         x = frame.ptr(0) + row * frame.int(1)
@@ -25,6 +26,6 @@ def build(frame: Frame) -> None:
             store_group_of_row(x, at, [vecmath.tanh(v / cap) * cap for v in values[0]])
             return ()
 
-        walk.run([x], span, group)
+        walk(frame.target, [row_source(x)], span, group)
 
     for_units(frame, frame.int(3), frame.int(0), unit)

@@ -32,7 +32,8 @@ from goinfer.codegen.dsl import (
 )
 from goinfer.codegen.kernel import Frame, for_rows_of_tile, kernel
 from goinfer.codegen.kernels.argmax import any_nan
-from goinfer.codegen.quantise_rows import Group, row_walk, whole_row
+from goinfer.codegen.quantise_rows import Group
+from goinfer.codegen.row_walk import row_source, walk, whole_row
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class _List:
 @kernel("topk")
 def build(frame: Frame) -> None:
     """Emit the loop over rows; see the module docstring for operands."""
-    vocab, k, walk = frame.int(0), frame.int(2), row_walk(frame, 1, -math.inf)
+    vocab, k = frame.int(0), frame.int(2)
 
     def row(index: V) -> None:
         x = frame.ptr(0) + index * frame.int(1)
@@ -87,7 +88,8 @@ def build(frame: Frame) -> None:
                 _insert_group(found, x, first, minimum(first + GROUP, vocab))
             return [bad]
 
-        (bad,) = walk.run([x], whole_row(vocab), group, [const(0.0, ("f32", frame.target.lanes))])
+        carry = [const(0.0, ("f32", frame.target.lanes))]
+        (bad,) = walk(frame.target, [row_source(x)], whole_row(vocab), group, carry=carry, fill=-math.inf)
         with if_(any_nan(bad)), for_(0, k) as loop:
             found.put(loop.iv, i32(-1), f32(math.nan))
 
