@@ -23,6 +23,7 @@ from goinfer.codegen.kernels.attention_rows import LOWEST, Block, Rows, Scratch,
 from goinfer.codegen.kernels.attention_scores import emit_scores, emit_softmax
 from goinfer.codegen.kernels.attention_values import emit_values
 from goinfer.codegen.kernels.kv_cache import kv_layout
+from goinfer.codegen.quantise_rows import load_group, row_sink
 
 NO_WINDOW = 1 << 40
 """Reach of a row without a window: more than any position."""
@@ -77,11 +78,11 @@ def _register_tile(p: _Problem, head: V, row: V, size: int, count: V) -> None:
     rows = _rows(p, head, row, size, count)
     _start(p, rows, head)
     with for_(rows.oldest(0) & -KV_BLOCK, rows.last + 1, KV_BLOCK) as loop:
-        block = Block.of(rows, loop.iv)
-        emit_scores(p.shape, p.scratch, rows, block)
-        emit_softmax(p.shape, p.scratch, rows, block, p.frame.float(0) if p.shape.softcap else None)
-        emit_values(p.shape, p.scratch, rows, block)
-        _merge(p, rows, block)
+        block = Block.of(p.shape, p.scratch, rows, loop.iv)
+        emit_scores(block)
+        emit_softmax(block, p.frame.float(0) if p.shape.softcap else None)
+        emit_values(block)
+        _merge(block)
     _finish(p, rows, head, row)
 
 
@@ -102,46 +103,56 @@ def _start(p: _Problem, rows: Rows, head: V) -> None:
     if p.frame.attrs["sinks"]:
         peak, total = (p.frame.ptr(6) + head * 4).load("f32", 4), f32(1.0)
     with for_(0, rows.count) as loop:
-        state = p.scratch.peak + loop.iv * 16
+        state = p.scratch.state + loop.iv * 16
         state.store(peak, 4)
         (state + 4).store(total, 4)
         with for_(0, p.shape.value_bytes, 4 * p.shape.lanes) as column:
             (p.scratch.total + loop.iv * p.shape.value_bytes + column.iv).store(zero, 4)
 
 
-def _merge(p: _Problem, rows: Rows, block: Block) -> None:
+def _merge(b: Block) -> None:
     """total = total * old factor + partial * new factor, for the rows that saw a key."""
-    spec = ("f32", p.shape.lanes)
-    with for_(0, rows.count) as loop:
-        state = p.scratch.peak + loop.iv * 16
-        offset = loop.iv * p.shape.value_bytes
-        with if_(block.seen_by(rows, loop.iv)):
-            old = splat((state + 8).load("f32", 4), p.shape.lanes)
-            new = splat((state + 12).load("f32", 4), p.shape.lanes)
-            with for_(0, p.shape.value_bytes, 4 * p.shape.lanes) as column:
-                total = p.scratch.total + offset + column.iv
-                partial = (p.scratch.partial + offset + column.iv).load(spec, 4)
-                total.store(fma(partial, new, total.load(spec, 4) * old), 4)
+    lanes, row_bytes = b.shape.lanes, b.shape.value_bytes
+    with for_(0, b.rows.count) as loop, if_(b.seen_by(loop.iv)):
+        state = b.scratch.state + loop.iv * 16
+        old, new = (splat((state + at).load("f32", 4), lanes) for at in (8, 12))
+        with for_(0, row_bytes, 4 * lanes) as column:
+            at = loop.iv * row_bytes + column.iv
+            total = b.scratch.total + at
+            partial = (b.scratch.partial + at).load(("f32", lanes), 4)
+            total.store(fma(partial, new, total.load(("f32", lanes), 4) * old), 4)
 
 
 def _finish(p: _Problem, rows: Rows, head: V, row: V) -> None:
     """Divide by the sums and write the rows."""
-    frame, kv = p.frame, p.shape.kv
-    width = math.gcd(kv.head_dim, p.shape.lanes)
-    spec = ("f32", width)
     with for_(0, rows.count) as loop:
         total = p.scratch.total + loop.iv * p.shape.value_bytes
-        divisor = splat((p.scratch.peak + loop.iv * 16 + 4).load("f32", 4), width)
-        out = frame.ptr(1) + (row + loop.iv) * frame.int(1)
-        at = out + head * (4 * kv.head_dim)
-        with for_(0, 4 * kv.head_dim, 4 * width) as column:
-            (at + column.iv).store((total + column.iv).load(spec, 4) / divisor, 4)
-        _pad(p, out, head)
+        divisor = (p.scratch.state + loop.iv * 16 + 4).load("f32", 4)
+        out = p.frame.ptr(1) + (row + loop.iv) * p.frame.int(1)
+        if p.frame.attrs["out"] == "q8":
+            _write_q8(p, total, divisor, out, head)
+        else:
+            _write_f32(p, total, divisor, out, head)
 
 
-def _pad(p: _Problem, out: Ptr, head: V) -> None:
-    """Zeros after the last head, up to a whole group."""
+def _write_q8(p: _Problem, total: Ptr, divisor: V, row: Ptr, head: V) -> None:
+    """The head's groups of a row of int8 activations."""
+    groups = p.shape.kv.head_dim // GROUP
+    sink = row_sink(p.frame.target, "q8", row, i64(p.out_width))
+    with for_(0, groups) as loop:
+        values = load_group(p.frame.target, total + loop.iv * (4 * GROUP))
+        sink(head * groups + loop.iv, [v / splat(divisor, v.lanes) for v in values])
+
+
+def _write_f32(p: _Problem, total: Ptr, divisor: V, row: Ptr, head: V) -> None:
+    """The head's part of an f32 row; the last head adds zeros up to a whole group."""
+    head_dim, n_heads = p.shape.kv.head_dim, p.frame.attrs["n_heads"]
+    width = math.gcd(head_dim, p.shape.lanes)
+    out = row + head * (4 * head_dim)
+    with for_(0, 4 * head_dim, 4 * width) as column:
+        value = (total + column.iv).load(("f32", width), 4)
+        (out + column.iv).store(value / splat(divisor, width), 4)
     missing = round_up(p.out_width, GROUP) - p.out_width
     if missing:
-        with if_(head.eq(p.frame.attrs["n_heads"] - 1)), for_(0, missing) as loop:
-            (out + (4 * p.out_width) + loop.iv * 4).store(f32(0.0), 4)
+        with if_(head.eq(n_heads - 1)), for_(0, missing) as loop:
+            (row + (4 * p.out_width) + loop.iv * 4).store(f32(0.0), 4)

@@ -49,12 +49,17 @@ class Shape:
 
 @dataclass(frozen=True)
 class Scratch:
-    """Stack memory of a call, one row a register-tile row: scores, running sums, a block's sums, its factors."""
+    """Stack memory of a call, a row of each for every row of the register tile.
+
+    Weights have a buffer of their own: written over the scores, LLVM would turn the masking into masked stores, which
+    are microcode on AMD (the softmax took three times as long).
+    """
 
     scores: Ptr
+    weights: Ptr
     total: Ptr
     partial: Ptr
-    peak: Ptr
+    state: Ptr
     """Per row 4 floats: running maximum, running sum of exponentials, factors of the old and the new part."""
 
     @staticmethod
@@ -62,8 +67,8 @@ class Scratch:
         """Reserve it in the function's frame."""
         rows = shape.tile_rows
         return Scratch(
-            scratch(rows * SCORE_ROW), scratch(rows * shape.value_bytes), scratch(rows * shape.value_bytes),
-            scratch(16 * rows),
+            scratch(rows * SCORE_ROW), scratch(rows * SCORE_ROW), scratch(rows * shape.value_bytes),
+            scratch(rows * shape.value_bytes), scratch(16 * rows),
         )  # fmt: skip
 
 
@@ -100,21 +105,32 @@ class Rows:
 
 @dataclass(frozen=True)
 class Block:
-    """A stretch of KV_BLOCK absolute positions: its start, and the part [lo, hi) that some row of the tile sees."""
+    """A stretch of KV_BLOCK absolute positions and the rows that walk it.
 
+    It begins at `start`; [lo, hi) is the part that some row of the tile sees.
+    """
+
+    shape: Shape
+    scratch: Scratch
+    rows: Rows
     start: V
     lo: V
     hi: V
 
     @staticmethod
-    def of(rows: Rows, start: V) -> "Block":
+    def of(shape: Shape, scratch: Scratch, rows: Rows, start: V) -> "Block":
         """The block that begins at `start`."""
-        return Block(start, maximum(start, rows.oldest(0)), minimum(start + KV_BLOCK, rows.last + 1))
+        lo, hi = maximum(start, rows.oldest(0)), minimum(start + KV_BLOCK, rows.last + 1)
+        return Block(shape, scratch, rows, start, lo, hi)
 
-    def seen_by(self, rows: Rows, row: V) -> V:
+    def seen_by(self, row: V) -> V:
         """Whether real row `row` sees any key of the block."""
-        first = maximum(self.start, rows.oldest(row))
-        return first < minimum(self.start + KV_BLOCK, rows.first + row + 1)
+        first = maximum(self.start, self.rows.oldest(row))
+        return first < minimum(self.start + KV_BLOCK, self.rows.first + row + 1)
+
+    def column(self, position: V) -> V:
+        """Byte offset of a position in a row of scores or weights."""
+        return (position - self.start) * 4
 
 
 def load_index(frame: Frame, operand: int, i: V) -> V:

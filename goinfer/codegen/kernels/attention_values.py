@@ -7,76 +7,66 @@ under a select, so that whatever a masked position holds, even NaN, leaves the r
 
 from goinfer.bundle_format.kernel_abi import PAGE
 from goinfer.codegen.dsl import Ptr, V, const, convert, fma, for_, i64, maximum, minimum, select, splat
-from goinfer.codegen.kernels.attention_rows import SCORE_ROW, Block, Rows, Scratch, Shape
+from goinfer.codegen.kernels.attention_rows import SCORE_ROW, Block
 
 
-def emit_values(shape: Shape, scratch: Scratch, rows: Rows, block: Block) -> None:
-    """Write partial[row][dimension] of the block for all rows, some vectors of dimensions at a time."""
-    together = 8 if rows.size == 1 else 2
-    whole, left = divmod(shape.value_vectors, together)
+def emit_values(b: Block) -> None:
+    """Write the block's sums to `partial` for all rows, some vectors of dimensions at a time."""
+    together = 8 if b.rows.size == 1 else 2
+    whole, left = divmod(b.shape.value_vectors, together)
     with for_(0, whole) as loop:
-        _some_dimensions(shape, scratch, rows, block, loop.iv * together, together)
+        _some_dimensions(b, loop.iv * (together * b.shape.lanes), together)
     if left:
-        _some_dimensions(shape, scratch, rows, block, i64(whole * together), left)
+        _some_dimensions(b, i64(whole * together * b.shape.lanes), left)
 
 
-def _some_dimensions(shape: Shape, scratch: Scratch, rows: Rows, block: Block, first: V, vectors: int) -> None:
-    """The `vectors` vectors of dimensions that begin at vector `first`."""
-    zero = const(0.0, ("f32", shape.lanes))
-    column = first * shape.lanes
-    with for_(block.lo & -PAGE, block.hi, PAGE, carry=[zero] * (rows.size * vectors)) as loop:
-        lo, hi = maximum(block.lo, loop.iv), minimum(block.hi, loop.iv + PAGE)
-        values = rows.head_of(loop.iv) + shape.kv.values + column * shape.kv.width
+def _some_dimensions(b: Block, first: V, vectors: int) -> None:
+    """The `vectors` vectors of dimensions that begin at dimension `first`, page by page."""
+    rows, lanes, kv = b.rows, b.shape.lanes, b.shape.kv
+    zero = const(0.0, ("f32", lanes))
+    with for_(b.lo & -PAGE, b.hi, PAGE, carry=[zero] * (rows.size * vectors)) as loop:
+        lo, hi = maximum(b.lo, loop.iv), minimum(b.hi, loop.iv + PAGE)
+        values = rows.head_of(loop.iv) + kv.values + first * kv.width
         sums = loop.args
         if rows.size == 1:
-            sums = _plain(shape, scratch, rows, block, values, lo, hi, sums)
+            sums = _add_positions(b, values, (lo, hi), sums)
         else:
             shared_lo = minimum(maximum(rows.oldest(rows.count - 1), lo), hi)
             shared_hi = minimum(maximum(rows.first + 1, shared_lo), hi)
-            sums = _masked(shape, scratch, rows, block, values, lo, shared_lo, sums)
-            sums = _plain(shape, scratch, rows, block, values, shared_lo, shared_hi, sums)
-            sums = _masked(shape, scratch, rows, block, values, shared_hi, hi, sums)
+            sums = _add_positions(b, values, (lo, shared_lo), sums, masked=True)
+            sums = _add_positions(b, values, (shared_lo, shared_hi), sums)
+            sums = _add_positions(b, values, (shared_hi, hi), sums, masked=True)
         loop.next(*sums)
     for i in range(rows.size):
         for j in range(vectors):
-            out = scratch.partial + (i * shape.value_bytes + 4 * j * shape.lanes) + column * 4
+            out = b.scratch.partial + (i * b.shape.value_bytes + 4 * j * lanes) + first * 4
             out.store(loop.results[i * vectors + j], 4)
 
 
-def _plain(shape: Shape, scratch: Scratch, rows: Rows, block: Block, values: Ptr, lo: V, hi: V, sums: list[V]) -> list[V]:
-    """Add positions [lo, hi) of one page, all of them seen by every row."""
-    lanes, kv = shape.lanes, shape.kv
-    vectors = len(sums) // rows.size
-    with for_(lo, hi, carry=sums) as loop:
+def _add_positions(b: Block, values: Ptr, span: tuple[V, V], sums: list[V], masked: bool = False) -> list[V]:
+    """Add the positions of a span, inside one page, to every row's sums; if masked, only to the rows that see each."""
+    lanes, kv, size = b.shape.lanes, b.shape.kv, b.rows.size
+    vectors = len(sums) // size
+    with for_(*span, carry=sums) as loop:
         line = values + (loop.iv & (PAGE - 1)) * kv.value_row_bytes
         loaded = [kv.load(line + j * lanes * kv.width, lanes) for j in range(vectors)]
-        weights = scratch.scores + (loop.iv - block.start) * 4
+        weights = b.scratch.weights + b.column(loop.iv)
         out = []
-        for i in range(rows.size):
+        for i in range(size):
+            old = loop.args[i * vectors : (i + 1) * vectors]
             weight = splat((weights + i * SCORE_ROW).load("f32", 4), lanes)
-            out += [fma(weight, v, loop.args[i * vectors + j]) for j, v in enumerate(loaded)]
+            new = [fma(weight, v, o) for v, o in zip(loaded, old, strict=True)]
+            if masked:
+                seen = _seen(b, i, loop.iv)
+                new = [select(seen, n, o) for n, o in zip(new, old, strict=True)]
+            out += new
         loop.next(*out)
     return loop.results
 
 
-def _masked(shape: Shape, scratch: Scratch, rows: Rows, block: Block, values: Ptr, lo: V, hi: V, sums: list[V]) -> list[V]:
-    """Add positions [lo, hi) of one page, each to the rows that see it."""
-    lanes, kv = shape.lanes, shape.kv
-    vectors = len(sums) // rows.size
-    with for_(lo, hi, carry=sums) as loop:
-        position = splat(convert(loop.iv, "i32"), lanes)
-        line = values + (loop.iv & (PAGE - 1)) * kv.value_row_bytes
-        loaded = [kv.load(line + j * lanes * kv.width, lanes) for j in range(vectors)]
-        weights = scratch.scores + (loop.iv - block.start) * 4
-        out = []
-        for i in range(rows.size):
-            newest, oldest = rows.first + i, rows.oldest(i)
-            seen = (position <= splat(convert(newest, "i32"), lanes)) & (
-                position >= splat(convert(oldest, "i32"), lanes)
-            )
-            weight = splat((weights + i * SCORE_ROW).load("f32", 4), lanes)
-            for j, v in enumerate(loaded):
-                old = loop.args[i * vectors + j]
-                out.append(select(seen, fma(weight, v, old), old))
-        loop.next(*out)
-    return loop.results
+def _seen(b: Block, row: int, position: V) -> V:
+    """Whether a row sees a position, in every lane."""
+    at, newest, oldest = (
+        splat(convert(x, "i32"), b.shape.lanes) for x in (position, b.rows.first + row, b.rows.oldest(row))
+    )
+    return (at <= newest) & (at >= oldest)
