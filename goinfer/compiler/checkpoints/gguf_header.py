@@ -97,28 +97,45 @@ class _Cursor:
         """One little-endian number."""
         return struct.unpack("<" + code, self.take(struct.calcsize("<" + code), what))[0]
 
-    def text(self, what: str, longest: int | None = None) -> str:
-        """A string: length, then UTF-8. Token texts may hold stray bytes: those become surrogates."""
+    def name(self, what: str) -> str:
+        """The name of a key or tensor: short, and valid UTF-8."""
         size = self.number("Q", what)
-        if size > self.left or (longest is not None and size > longest):
+        if size > min(self.left, MAX_NAME):
             raise CountError(f"{self.file.name}: {what} at byte {self.position} claims {size} bytes")
-        return self.take(size, what).decode("utf-8", "surrogateescape")
+        try:
+            return self.take(size, what).decode()
+        except UnicodeDecodeError:
+            raise HeaderFormatError(f"{self.file.name}: {what} before byte {self.position} is not UTF-8") from None
 
-    def texts(self, count: int, what: str) -> list[str]:
-        """Many strings; the same as `count` calls of text, for vocabularies of hundreds of thousands."""
-        out: list[str] = []
+    def text(self, what: str) -> bytes:
+        """A string of any length and content."""
+        size = self.number("Q", what)
+        if size > self.left:
+            raise CountError(f"{self.file.name}: {what} at byte {self.position} claims {size} bytes")
+        return self.take(size, what)
+
+    def texts(self, count: int, what: str) -> list[str | bytes]:
+        """Many strings, `bytes` where one is not UTF-8; a loop of its own, for vocabularies of 262144."""
+        out: list[str | bytes] = []
         while len(out) < count:
-            at, end = self.position - self._start, len(self._window)
-            while len(out) < count and at + 8 <= end:
-                stop = at + 8 + int.from_bytes(self._window[at : at + 8], "little")
-                if stop > end:
+            window, at = self._window, self.position - self._start
+            while len(out) < count and at + 8 <= len(window):
+                stop = at + 8 + int.from_bytes(window[at : at + 8], "little")
+                if stop > len(window):
                     break
-                out.append(self._window[at + 8 : stop].decode("utf-8", "surrogateescape"))
+                out.append(_decoded(window[at + 8 : stop]))
                 at = stop
             self.position = self._start + at
             if len(out) < count:
-                out.append(self.text(what))  # moves the window on
+                out.append(_decoded(self.text(what)))  # moves the window on
         return out
+
+
+def _decoded(raw: bytes) -> str | bytes:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
 
 
 def read_header(file: SourceFile) -> GgufHeader:
@@ -127,7 +144,7 @@ def read_header(file: SourceFile) -> GgufHeader:
     version, n_tensors, n_keys = _preamble(cursor)
     metadata: dict[str, Any] = {}
     for _ in range(n_keys):
-        key = cursor.text("a key", MAX_NAME)
+        key = cursor.name("a key")
         if key in metadata:
             raise DuplicateError(f"{file.name}: metadata key {key!r} occurs twice")
         metadata[key] = _value(cursor, cursor.number("I", f"the type of {key!r}"), key)
@@ -164,7 +181,7 @@ def _preamble(cursor: _Cursor) -> tuple[int, int, int]:
 def _value(cursor: _Cursor, kind: int, key: str) -> Any:
     """A metadata value: a scalar, a string or a list of one of these."""
     if kind == _STRING:
-        return cursor.text(f"the value of {key!r}")
+        return cursor.text(f"the value of {key!r}").decode("utf-8", "replace")
     if kind == _ARRAY:
         return _array(cursor, key)
     if kind == 7:
@@ -206,7 +223,7 @@ def _alignment(file: SourceFile, metadata: dict[str, Any]) -> int:
 def _tensor(cursor: _Cursor) -> GgufTensor:
     """One entry of the tensor table, its shape and size checked."""
     file = cursor.file
-    name = cursor.text("a tensor name", MAX_NAME)
+    name = cursor.name("a tensor name")
     n_dims = cursor.number("I", f"the rank of {name!r}")
     if not 1 <= n_dims <= MAX_DIMENSIONS:
         raise TensorShapeError(f"{file.name}: tensor {name!r} has {n_dims} dimensions, not 1 to {MAX_DIMENSIONS}")

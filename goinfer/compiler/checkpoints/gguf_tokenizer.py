@@ -50,7 +50,7 @@ def tokenizer_source(metadata: Mapping[str, Any], rows: int) -> TokenizerSource 
     if model not in KINDS:
         raise UnsupportedError(f"tokenizer.ggml.model {model!r}: not supported: known are {', '.join(KINDS)}")
     _refuse_unknown(metadata)
-    tokens = _strings(metadata, "tokens")
+    tokens: list[str | bytes] = _strings(metadata, "tokens", (str, bytes))
     if not tokens:
         raise VocabularyError("tokenizer.ggml.tokens: missing or empty")
     if len(tokens) > rows:
@@ -103,14 +103,14 @@ def _refuse_unknown(metadata: Mapping[str, Any]) -> None:
         raise UnsupportedError(f"metadata key {key!r}: not supported: it could change how text becomes tokens")
 
 
-def _strings(metadata: Mapping[str, Any], name: str) -> list[str]:
+def _strings(metadata: Mapping[str, Any], name: str, kinds: tuple[type, ...] = (str,)) -> list[Any]:
     values = metadata.get(_PREFIX + name, [])
-    if not isinstance(values, list) or not all(isinstance(v, str) for v in values):
+    if not isinstance(values, list) or not all(isinstance(v, kinds) for v in values):
         raise VocabularyError(f"tokenizer.ggml.{name}: not a list of strings")
     return values
 
 
-def _column(metadata: Mapping[str, Any], name: str, tokens: list[str]) -> list[Any] | None:
+def _column(metadata: Mapping[str, Any], name: str, tokens: list[str | bytes]) -> list[Any] | None:
     """One number a token; None where the file has no such table."""
     values = metadata.get(_PREFIX + name)
     if values is None:
@@ -122,7 +122,7 @@ def _column(metadata: Mapping[str, Any], name: str, tokens: list[str]) -> list[A
     return values
 
 
-def _id(metadata: Mapping[str, Any], name: str, tokens: list[str]) -> int | None:
+def _id(metadata: Mapping[str, Any], name: str, tokens: list[str | bytes]) -> int | None:
     value = metadata.get(_PREFIX + name)
     if value in (None, 0xFFFFFFFF, -1):  # how converters write "none"
         return None

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from goinfer.bundle_format.errors import shown
 from goinfer.compiler.checkpoints.gguf import open_gguf
+from goinfer.compiler.checkpoints.safetensors import open_safetensors
 from goinfer.compiler.checkpoints.source import Checkpoint
 from goinfer.compiler.errors import NotACheckpointError
 
@@ -18,7 +19,9 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     """
     path = Path(path)
     if path.is_dir():
-        raise NotACheckpointError(f"{shown(path)}: directories are not read yet")
+        return open_safetensors(path)
     if not path.exists():
         raise NotACheckpointError(f"{shown(path)}: no such file or directory")
+    if path.suffix == ".safetensors":
+        raise NotACheckpointError(f"{shown(path)}: one file of a checkpoint: give the directory that has config.json")
     return open_gguf(path)

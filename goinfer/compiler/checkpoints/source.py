@@ -27,15 +27,16 @@ class TensorInfo:
 class TokenizerSource:
     """A tokenizer as data, whatever file it came from.
 
-    `kind` is the algorithm: "bpe" merges ranked pairs, "spm" merges by token scores. `pre` names how text is cut up
-    before that, with the names GGUF files use; "spm" vocabularies and BPE over escaped spaces have "default".
-    `types` are GGUF's token types (1 normal, 2 unknown, 3 control, 4 user defined, 5 unused, 6 byte). `json` is the
-    whole tokenizer.json where the checkpoint has one: it also says what this summary leaves out.
+    `kind` is the algorithm: "bpe" merges ranked pairs of byte spellings, "spm" works on characters with escaped spaces
+    and merges by token scores, or by ranked pairs where `merges` are given. `pre` names how text is cut up before
+    that, in the names of GGUF files; "spm" has "default". A token is `bytes` where the file has no valid UTF-8.
+    `types` are GGUF's (1 normal, 2 unknown, 3 control, 4 user defined, 5 unused, 6 byte). `json` is the whole
+    tokenizer.json where the checkpoint has one: it also says what this summary leaves out.
     """
 
     kind: Literal["bpe", "spm"]
     pre: str
-    tokens: list[str]
+    tokens: list[str | bytes]
     scores: list[float] | None = None
     types: list[int] | None = None
     merges: list[str] | None = None
