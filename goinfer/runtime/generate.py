@@ -20,6 +20,7 @@ from goinfer.runtime.stops import StopScanner
 FinishReason = Literal["stop", "length"]
 
 NO_TOKEN = -1
+_PRIMING = 4  # prompt tokens that can matter to the text after them: a character has at most 4 bytes
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,15 @@ class Generation:
     Tokens after the prompt are at most max_new_tokens, and prompt and output together at most `context`.
     """
 
-    def __init__(self, prompt_ids: Sequence[int], params: SamplingParams, vocabulary: Vocabulary, context: int) -> None:
+    def __init__(
+        self,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
+        vocabulary: Vocabulary,
+        context: int,
+        *,
+        continues: bool = False,
+    ) -> None:
         _check_prompt(prompt_ids, vocabulary, context)
         if params.stop and vocabulary.tokenizer is None:
             raise UsageError("stop: this bundle has no tokenizer, so stop strings cannot be matched")
@@ -59,6 +68,8 @@ class Generation:
         self._eos = frozenset() if params.ignore_eos else vocabulary.eos
         self._special = vocabulary.tokenizer.special_ids if vocabulary.tokenizer else frozenset()
         self._stream = vocabulary.tokenizer.stream() if vocabulary.tokenizer else None
+        for token in self.prompt_ids[-_PRIMING:] if continues else ():
+            self._text(token)
         self._stops = StopScanner(params.stop)
         self._held: deque[Piece] = deque()  # pieces whose text may still belong to a stop string
         self._safe = 0  # characters at the front of the held pieces that certainly do not
@@ -124,7 +135,9 @@ def generate(
     vocabulary: Vocabulary,
     prompt_ids: Sequence[int],
     params: SamplingParams,
+    *,
     slot: Slot | None = None,
+    continues: bool = False,
 ) -> Iterator[Piece]:
     """The pieces of one request. Bad requests raise here, before the first piece is asked for.
 
@@ -132,7 +145,7 @@ def generate(
     rest is fed, and the slot stays open; otherwise a slot is made, and closed when the iterator ends or is
     closed.
     """
-    generation = Generation(prompt_ids, params, vocabulary, engine.context)
+    generation = Generation(prompt_ids, params, vocabulary, engine.context, continues=continues)
     return run(engine, generation, slot)
 
 

@@ -116,8 +116,9 @@ class Api:
             ask = prepare()
             if ask.params.seed is None:
                 ask.params = replace(ask.params, seed=fresh_seed())
-            model = self.model
-            return ask, [Generation(ids, ask.params, model.vocabulary, model.engine.context) for ids in ask.prompts]
+            vocabulary, context = self.model.vocabulary, self.model.engine.context
+            continues = ask.shape is CompletionShape
+            return ask, [Generation(p, ask.params, vocabulary, context, continues=continues) for p in ask.prompts]
 
         ask, generations = await asyncio.to_thread(ready)
         reply = Reply(self.model.name, ask.shape, generations[0].seed)

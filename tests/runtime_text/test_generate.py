@@ -1,7 +1,17 @@
 """The generation loop over a scripted engine: limits, finish reasons, characters, stops, slots."""
 
 import pytest
-from tests.runtime_text.text_fakes import BOS, EOS, TURN, VOCAB, FakeEngine, script, vocabulary
+from tests.runtime_text.text_fakes import (
+    BOS,
+    EOS,
+    TURN,
+    VOCAB,
+    FakeEngine,
+    FakeTokenizer,
+    WordStream,
+    script,
+    vocabulary,
+)
 
 from goinfer.bundle_format.errors import UsageError
 from goinfer.runtime.errors import ContextError, LogitsError
@@ -118,7 +128,7 @@ def test_a_slot_with_a_beginning_is_continued_and_kept() -> None:
     engine = FakeEngine(script(5, b"ok"))
     slot = engine.new_slot()
     engine.forward([(slot, [7, 8, 9])])
-    pieces = list(generate(engine, vocabulary(), [7, 8, 9, 10, 11], SamplingParams(), slot))
+    pieces = list(generate(engine, vocabulary(), [7, 8, 9, 10, 11], SamplingParams(), slot=slot))
     assert joined(pieces) == "ok" and engine.open_slots == 1
     assert engine.batches == [[3], [2], [1], [1]]
     assert slot.ids == [7, 8, 9, 10, 11, *b"ok"]
@@ -131,6 +141,25 @@ def test_without_a_tokenizer_ids_still_come() -> None:
     assert [p.id for p in pieces] == [*b"hi", EOS] and joined(pieces) == ""
     with pytest.raises(UsageError, match="no tokenizer"):
         generate(engine, vocab, PROMPT, SamplingParams(stop=("x",)))
+
+
+def test_a_completion_continues_the_prompts_text() -> None:
+    """The space at its beginning, and a character the prompt began, are the output's own."""
+
+    class Stripping(FakeTokenizer):
+        def stream(self) -> WordStream:
+            return WordStream(self.words, strip=True)
+
+    vocab = Vocabulary(VOCAB, frozenset({EOS}), Stripping({1: " is"}))
+
+    def text(prompt: list[int], tokens: list[int], continues: bool) -> str:
+        engine = FakeEngine(script(len(prompt), tokens))
+        return joined(list(generate(engine, vocab, prompt, SamplingParams(), continues=continues)))
+
+    assert text([BOS, *b"that"], [1, 1], continues=True) == " is is"
+    assert text([BOS, *b"that"], [1, 1], continues=False) == "is is"
+    assert text([BOS], [1, 1], continues=True) == "is is"
+    assert text([BOS, *"é".encode()[:1]], [*"é".encode()[1:], 1], continues=True) == "é is"
 
 
 def test_bad_prompts_raise_before_the_first_piece() -> None:

@@ -109,19 +109,19 @@ class ByteStream:
     def push(self, token: int) -> str:
         return self._decoder.decode(bytes([token])) if token < 256 else "?"
 
-    def finish(self) -> str:
-        return self._decoder.decode(b"", final=True)
-
 
 class WordStream:
-    def __init__(self, words: dict[int, str]) -> None:
-        self._words, self._bytes = words, ByteStream()
+    """`strip`: one space at the very beginning is not text, as in vocabularies that mark the beginnings of words."""
+
+    def __init__(self, words: dict[int, str], strip: bool = False) -> None:
+        self._words, self._bytes, self._strip = words, ByteStream(), strip
 
     def push(self, token: int) -> str:
-        return self._words[token] if token in self._words else self._bytes.push(token)
-
-    def finish(self) -> str:
-        return self._bytes.finish()
+        text = self._words[token] if token in self._words else self._bytes.push(token)
+        if text and self._strip:
+            self._strip = False
+            return text.removeprefix(" ")
+        return text
 
 
 class FakeTokenizer:

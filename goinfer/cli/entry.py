@@ -1,0 +1,92 @@
+"""How a program starts and ends: one line for an error, an exit code with a meaning, never a traceback.
+
+Exit codes: 0 success, 1 failure, 2 bad usage, 130 interrupted, 143 terminated.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any
+
+import typer
+
+from goinfer.bundle_format.errors import GoinferError
+
+INTERRUPTED, TERMINATED = 130, 143
+
+
+def run_app(app: typer.Typer, name: str, args: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit code; every error has been printed."""
+    try:
+        _prepare_streams()
+        signal.signal(signal.SIGTERM, _terminate)
+        code = typer.main.get_command(app).main(args, prog_name=name, standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        _discard_output()
+        return 1
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 1
+    except Exception as error:
+        return report(name, error)
+
+
+def report(name: str, error: Exception) -> int:
+    """Print one line about an error; the exit code that goes with it."""
+    code, text = _explain(error)
+    try:
+        print(f"{name}: {' '.join(text.split())}", file=sys.stderr)
+    except BrokenPipeError:
+        _discard_output()
+    return code
+
+
+def _explain(error: Exception) -> tuple[int, str]:
+    if isinstance(error, GoinferError):
+        return error.exit_code, str(error)
+    if hasattr(error, "format_message"):  # click's family of errors, wherever typer keeps it
+        return getattr(error, "exit_code", 2), f"{error.format_message()} (see --help)"
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return 1, f"{where}{error.strerror or error}"
+    if isinstance(error, MemoryError):
+        return 1, "out of memory"
+    if isinstance(error, ModuleNotFoundError):
+        extra = _extra_of(error.name or "")
+        return 1, f"{error.name} is not installed: {extra}"
+    if os.environ.get("GOINFER_TRACEBACK"):
+        raise error
+    return 1, f"internal error: {type(error).__name__}: {error} (GOINFER_TRACEBACK=1 shows where)"
+
+
+def _extra_of(module: str) -> str:
+    extras = {"starlette": "serve", "uvicorn": "serve", "torch": "oracle", "transformers": "oracle"}
+    extra = extras.get(module.split(".", maxsplit=1)[0], "compiler")
+    return f"pip install 'goinfer[{extra}]'"
+
+
+def _prepare_streams() -> None:
+    """Text the terminal cannot show must not end the program."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure: Any = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="replace")
+
+
+def _discard_output() -> None:
+    """The reader of our output is gone; keep the interpreter's last flush from complaining about it."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            os.dup2(null, stream.fileno())
+
+
+def _terminate(_signal: int, _frame: FrameType | None) -> None:
+    raise SystemExit(TERMINATED)  # unwinds, so that temporary files are removed

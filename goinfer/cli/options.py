@@ -1,0 +1,43 @@
+"""Options that several commands share, and how a model is opened from them."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from goinfer.runtime.model import Model
+
+Bundle = Annotated[Path, typer.Argument(help="A .giw bundle.", show_default=False)]
+Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Worker threads; default: all usable cores.")]
+Kv = Annotated[str | None, typer.Option("--kv", help="KV cache precision: f32, f16 or int8.")]
+Context = Annotated[
+    int | None,
+    typer.Option("--context", min=1, help="Positions a sequence may hold; default: the model's, at most 4096."),
+]
+Target = Annotated[str | None, typer.Option("--target", help="Use this target's code instead of the best one.")]
+Verify = Annotated[str | None, typer.Option("--verify", help="Check weights: full, background or off.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def load(path: Path, **options: Any) -> "Model":
+    """goinfer.load with the options that were given."""
+    import goinfer
+
+    return goinfer.load(path, **{name: value for name, value in options.items() if value is not None})
+
+
+def print_json(data: Any) -> None:
+    """One line of JSON on stdout."""
+    import json
+
+    print(json.dumps(data, ensure_ascii=False))
+
+
+def size(count: float) -> str:
+    """Bytes for people: 3 digits and a decimal unit."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.5:
+            return f"{count:.3g} {unit}" if unit != "B" else f"{count:.0f} B"
+        count /= 1000
+    return f"{count:.3g} TB"
