@@ -1,0 +1,15 @@
+"""A checkpoint's tokenizer -> the tokenizer section of the bundle."""
+
+from goinfer.compiler.tokenizer_gguf import spec_from_gguf
+from goinfer.compiler.tokenizer_json import spec_from_json
+from goinfer.compiler.tokenizer_spec import TokenizerFields
+from goinfer.compiler.tokenizer_tables import pack_spec
+
+
+def build_tokenizer_section(src: TokenizerFields) -> bytes:
+    """The section (bundle_format.tokenizer_layout) for `src`; the same source gives the same bytes.
+
+    Raises UnsupportedError for a pre-tokenizer or component that is not known, naming it, and CheckpointError for
+    a vocabulary that contradicts itself.
+    """
+    return pack_spec(spec_from_gguf(src) if src.json is None else spec_from_json(src))
