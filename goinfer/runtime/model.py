@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from goinfer.bundle_format.errors import UsageError
 from goinfer.bundle_format.reader import Bundle, Verify
 from goinfer.runtime.chat import ChatTemplate
+from goinfer.runtime.chat_prompt import PromptBuilder
 from goinfer.runtime.engine import Engine, Options
 from goinfer.runtime.generate import Piece, generate
 from goinfer.runtime.interfaces import Vocabulary
@@ -28,6 +29,7 @@ class Model:
         self._template: str | None = facts["template"]
         self.generation: dict[str, Any] = facts["generation"]
         self._chat: ChatTemplate | None = None
+        self._prompts: PromptBuilder | None = None
 
     @classmethod
     def open(
@@ -72,8 +74,24 @@ class Model:
         if self._template is None:
             raise UsageError("this bundle has no chat template: use a plain prompt")
         if self._chat is None:
-            self._chat = ChatTemplate(self._template)
+            self._chat = ChatTemplate(self._template, self._special_texts())
         return self._chat
+
+    def _special_texts(self) -> dict[str, str]:
+        """Texts of the special tokens by the names chat templates use."""
+        tokenizer = self._tokenizer
+        if tokenizer is None:
+            return {}
+        ids = {"bos_token": tokenizer.bos, "eos_token": tokenizer.eos, "unk_token": tokenizer.unk,
+               "pad_token": tokenizer.pad}  # fmt: skip
+        return {name: tokenizer.token_bytes(i).decode("utf-8", "replace") for name, i in ids.items() if i is not None}
+
+    @property
+    def prompt_builder(self) -> PromptBuilder:
+        """Messages to ids; raises UsageError without a tokenizer or a template."""
+        if self._prompts is None:
+            self._prompts = PromptBuilder(self.tokenizer, self.chat_template)
+        return self._prompts
 
     @property
     def has_chat_template(self) -> bool:
@@ -110,11 +128,9 @@ class Model:
         """Answer a conversation; messages are {"role", "content"} as the chat template expects them."""
         return self.generate(self.chat_ids(messages), **params)
 
-    def chat_ids(self, messages: list[dict[str, Any]]) -> list[int]:
-        """Ids of a rendered conversation: markup parsed, message content as plain text."""
-        from goinfer.runtime.chat import encode_chat
-
-        return encode_chat(self.tokenizer, self.chat_template, messages)
+    def chat_ids(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> list[int]:
+        """Ids of a rendered conversation: the template's markup as control tokens, content as plain text."""
+        return self.prompt_builder.build(messages, **variables).ids
 
     def close(self) -> None:
         """Stop the threads and unmap the bundle."""
