@@ -5,21 +5,37 @@ Every output starts out poisoned (NaN, or 0xA5 bytes), so a value a kernel forge
 
 import ctypes
 import functools
+import itertools
 import json
 import mmap
+import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pytest
 
 from goinfer.bundle_format import kernel_abi as abi
 from goinfer.bundle_format.plan import Kernel
 from goinfer.codegen.compile import compile_kernel
 from goinfer.codegen.image import link
 from goinfer.codegen.target import target_named
+from tests.kernels import emulator
 
 NATIVE_TARGETS = ("x86-64-v3", "emulated-avxvnni", "emulated-v4-vnni")
 """Targets whose kernels any AVX2 machine can run."""
+
+AARCH64 = pytest.param(
+    "aarch64-dotprod",
+    marks=pytest.mark.skipif(emulator.missing() is not None, reason=f"aarch64 kernels: {emulator.missing()}"),
+)
+"""The aarch64 target, run by qemu: about 20 ms a call."""
+
+RUNNABLE = (*NATIVE_TARGETS, AARCH64)
+"""Every target whose kernels can run here; x86-64-v4-vnni stands behind its emulated form."""
+
+_allocated: weakref.WeakValueDictionary[int, np.ndarray] = weakref.WeakValueDictionary()
+"""Live memory of `aligned` by address: where the addresses in a page table lead."""
 
 
 @dataclass
@@ -47,11 +63,43 @@ class Call:
 
 def run(call: Call, target: str, splits: list[int] | None = None) -> None:
     """Run the kernel over all its tiles, cut at `splits` (tile indices) into several calls as threads would."""
+    edges = [0, *(splits or []), call.tiles]
+    if target_named(target).arch == "aarch64":
+        _run_emulated(call, target, edges)
+        return
     entry = _entry(call.kind, json.dumps(call.attrs, sort_keys=True), target)
     step, ctx = records(call, [0 if p is None else p.ctypes.data for p in call.pointers])
-    edges = [0, *(splits or []), call.tiles]
-    for a, b in zip(edges, edges[1:], strict=False):
+    for a, b in itertools.pairwise(edges):
         entry(step.ctypes.data, ctx.ctypes.data, 0, a, b)
+
+
+def _run_emulated(call: Call, target: str, edges: list[int]) -> None:
+    """The same through the emulator: the arrays, and the memory that arrays of addresses (u64) lead to."""
+    code = image_of(call.kind, json.dumps(call.attrs, sort_keys=True), target)
+    step, ctx = records(call, [])
+    block = emulator.Block(len(edges) - 1)
+    step_at, ctx_at = block.add(step), block.add(ctx)
+    for i, array in enumerate(call.pointers):
+        if array is not None:
+            block.pointer(step_at + abi.STEP.fields["ptr"][1] + 8 * i, block.add(array))
+    for array in [p for p in call.pointers if p is not None and p.dtype == np.uint64]:
+        table = block.find(array.ctypes.data)
+        for i, address in enumerate(array.reshape(-1).tolist()):
+            if address:
+                block.add(_owner_of(address))
+                block.pointer(table + 8 * i, block.find(address))
+    calls = [[0, 0, 0, a, b] for a, b in itertools.pairwise(edges)]
+    for i in range(len(calls)):
+        block.pointer(40 * i, step_at)
+        block.pointer(40 * i + 8, ctx_at)
+    emulator.call(code.code, code.exports["k"], block, calls)
+
+
+def _owner_of(address: int) -> np.ndarray:
+    for start, memory in _allocated.items():
+        if start <= address < start + memory.nbytes:
+            return memory
+    raise KeyError(f"address {address:#x} lies in no array made by `aligned`")
 
 
 def records(call: Call, addresses: list[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -71,21 +119,41 @@ def records(call: Call, addresses: list[int]) -> tuple[np.ndarray, np.ndarray]:
 def image_of(kind: str, attrs: str, target: str) -> Any:
     """Compiled and linked image of one kernel (cached for the test run)."""
     spec = Kernel("k", kind, json.loads(attrs))
-    return link({"k": compile_kernel(spec, target_named(target))})
+    return link({spec.symbol: compile_kernel(spec, target_named(target))})
 
 
 @functools.cache
 def _entry(kind: str, attrs: str, target: str) -> Any:
-    code = image_of(kind, attrs, target)
-    area = mmap.mmap(-1, len(code.code), prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
-    area.write(code.code)
-    base = ctypes.addressof(ctypes.c_char.from_buffer(area))
-    signature = ctypes.CFUNCTYPE(
-        None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_int64
-    )
-    entry = signature(base + code.exports["k"])
-    entry.keep = area  # type: ignore[attr-defined]
-    return entry
+    signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_int64)
+    return _function(image_of(kind, attrs, target), "k", signature)
+
+
+def _function(image: Any, symbol: str, signature: Any) -> Any:
+    """A callable of an image in memory that lives as long as the callable."""
+    area = mmap.mmap(-1, len(image.code), prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    area.write(image.code)
+    function = signature(ctypes.addressof(ctypes.c_char.from_buffer(area)) + image.exports[symbol])
+    function.keep = area
+    return function
+
+
+def call_function(kind: str, symbol: str, target: str, arguments: list[Any]) -> None:
+    """Call a function that is no kernel; arguments are arrays (their addresses are passed) or ctypes integers."""
+    image = image_of(kind, "{}", target)
+    if target_named(target).arch != "aarch64":
+        signature = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(arguments))
+        _function(image, symbol, signature)(
+            *[a.ctypes.data if isinstance(a, np.ndarray) else a.value for a in arguments]
+        )
+        return
+    block = emulator.Block(1)
+    numbers = [0] * 5
+    for i, argument in enumerate(arguments):
+        if isinstance(argument, np.ndarray):
+            block.pointer(8 * i, block.add(argument))
+        else:
+            numbers[i] = argument.value
+    emulator.call(image.code, image.exports[symbol], block, [numbers])
 
 
 def aligned(shape: tuple[int, ...], dtype: Any, fill: Any = None) -> np.ndarray:
@@ -93,6 +161,7 @@ def aligned(shape: tuple[int, ...], dtype: Any, fill: Any = None) -> np.ndarray:
     n = int(np.prod(shape)) * np.dtype(dtype).itemsize
     raw = np.empty(n + 64, np.uint8)
     raw[:] = 0xA5
+    _allocated[raw.ctypes.data] = raw
     start = -raw.ctypes.data % 64
     out = raw[start : start + n].view(dtype).reshape(shape)
     if fill is not None:

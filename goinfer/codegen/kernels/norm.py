@@ -6,6 +6,7 @@ Operands: 0 x (f32 rows, updated in place where add is not none), 1 weight, 2 ou
 weight, 5 i32 row numbers (gather: row i of out comes from row wanted[i] of x).
 Ints: 0 K, 1 x stride, 2 out stride, 3 delta stride (bytes). Floats: 0 eps, 1 eps of the post norm.
 
+A row with a NaN has NaN in its padding too.
 The sum of squares has one chain for each lane of the group's vectors, then a tree: the same for every row.
 """
 

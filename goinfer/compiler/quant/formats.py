@@ -267,17 +267,18 @@ def quantise_activations(x: F32Array) -> tuple[npt.NDArray[np.int8], F32Array, n
     """Rows [R, K] to int8 codes [R, K'], scales [R, K'/32] and sums of codes [R, K'/32], K' = K padded to 32.
 
     Kernels must give the same bits: per group of 32, scale = absmax / 127 and codes = rint(x * (127 / absmax)),
-    half to even, all float32. A group whose 127 / absmax is not finite (all zeros, or absmax under 3.8e-37) has
-    scale 0 and codes 0.
+    half to even, all float32. A group whose 127 / absmax overflows (all zeros, or absmax under 3.8e-37) has scale 0
+    and codes 0. A group with a NaN or an infinity has codes 0 and that as its scale, so that no product hides it.
     """
     rows, k = x.shape
     groups = np.zeros((rows, -(-k // BLOCK_K) * BLOCK_K), np.float32)
     groups[:, :k] = x
     groups = groups.reshape(rows, -1, BLOCK_K)
     largest = np.abs(groups).max(axis=2)
-    with np.errstate(divide="ignore", over="ignore"):
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         inverse = np.float32(INT8_MAX) / largest
-    usable = np.isfinite(inverse)
-    codes = np.rint(groups * np.where(usable, inverse, 0)[..., None]).astype(np.int8)
-    scales = np.where(usable, largest / np.float32(INT8_MAX), np.float32(0))
+        scaled = groups * inverse[..., None]
+    usable = np.isfinite(inverse) & np.isfinite(largest)
+    codes = np.rint(np.where(usable[..., None], scaled, 0)).astype(np.int8)
+    scales = np.where(np.isinf(inverse), np.float32(0), largest / np.float32(INT8_MAX))
     return codes.reshape(rows, -1), scales, codes.sum(axis=2, dtype=np.int32)
