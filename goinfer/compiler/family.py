@@ -7,32 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from goinfer.compiler.checkpoints.tensor_map import SourceMap, TensorRow, TensorStore, Weights
+from goinfer.compiler.checkpoints.config_view import ConfigView
+from goinfer.compiler.checkpoints.source import Checkpoint
+from goinfer.compiler.checkpoints.tensor_map import SourceMap, TensorRow, Weights
 from goinfer.compiler.errors import UnsupportedError
-from goinfer.compiler.graph import Graph, GraphBuilder, KvLayer, ModelInfo
+from goinfer.compiler.graph import Graph, GraphBuilder, GraphView, KvLayer, ModelInfo
 from goinfer.compiler.ops import MODEL
 from goinfer.compiler.verify import verify
-
-
-class ConfigSource(Protocol):
-    """The part of a ConfigView that families use. Reading a key counts as using it."""
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """The value of a key, or the default."""
-
-    def require(self, key: str) -> Any:
-        """The value of a key that must be there."""
-
-    def finish(self, irrelevant: set[str]) -> None:
-        """Raise UnsupportedError for a key that was neither read nor is in `irrelevant`."""
-
-
-class CheckpointSource(TensorStore, Protocol):
-    """The part of a Checkpoint that building a model uses."""
-
-    @property
-    def config(self) -> ConfigSource:
-        """The config in Hugging Face spelling."""
 
 
 class FamilyConfig(Protocol):
@@ -78,7 +59,7 @@ class Family:
     """
 
     name: str
-    configure: Callable[[ConfigSource, SourceMap], Any]
+    configure: Callable[[ConfigView, SourceMap], Any]
     build: Callable[[GraphBuilder, Any], None]
     kv_layers: Callable[[Any], Sequence[KvLayer]]
     tensors: Sequence[TensorRow]
@@ -90,14 +71,18 @@ class Family:
 
 @dataclass(frozen=True)
 class BuiltModel:
-    """A checkpoint as a graph at the model stage, its weights by graph name, and the family's config."""
+    """A checkpoint as a graph at the model stage, its weights by graph name, and the family's config.
+
+    `notes` are sentences for the user on what was decided for the checkpoint (a shared head).
+    """
 
     graph: Graph
     weights: Weights
     config: Any
+    notes: tuple[str, ...] = ()
 
 
-def build_model(family: Family, checkpoint: CheckpointSource) -> BuiltModel:
+def build_model(family: Family, checkpoint: Checkpoint) -> BuiltModel:
     """Read the config, build and verify the graph, and check its tensors against the checkpoint both ways.
 
     Raises UnsupportedError or CheckpointError naming the key or tensor. Reads no weights but small tables.
@@ -106,8 +91,19 @@ def build_model(family: Family, checkpoint: CheckpointSource) -> BuiltModel:
     config = family.configure(checkpoint.config, sources)
     checkpoint.config.finish(set(family.irrelevant))
     graph = build_graph(family, config)
-    sources.check({param.name: param.shape for param in graph.view().params.values()})
-    return BuiltModel(graph, Weights(sources, config.head_dim), config)
+    view = graph.view()
+    sources.check({param.name: param.shape for param in view.params.values()})
+    return BuiltModel(graph, Weights(sources, config.head_dim), config, _notes(view, sources))
+
+
+def _notes(view: GraphView, sources: SourceMap) -> tuple[str, ...]:
+    used = {param.name for param in view.params.values()}
+    spare = [source.name for name, source in sources.sources.items() if name not in used and source.spare]
+    notes = [f"{name} is in the checkpoint and not stored: nothing reads it" for name in sorted(spare)]
+    roles = {view.params[op.operands["weight"]].role for op in view.ops if op.name == "lm_head"}
+    if roles == {"embed"}:
+        notes.append("the output head is the embedding table, stored once")
+    return tuple(notes)
 
 
 def build_graph(family: Family, config: FamilyConfig) -> Graph:

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from goinfer.compiler.checkpoints.config_view import ConfigView
 from goinfer.compiler.checkpoints.tensor_map import SourceMap
-from goinfer.compiler.errors import CheckpointError, UnsupportedError
-from goinfer.compiler.family import ConfigSource
+from goinfer.compiler.errors import ConfigError, MissingTensorError, UnsupportedError
 from goinfer.compiler.graph import RopeTable
 from goinfer.families import rope
 
@@ -59,23 +59,24 @@ IRRELEVANT = frozenset(
 )
 
 
-def size(view: ConfigSource, key: str, default: int | None = None) -> int:
+def _given(view: ConfigView, key: str, default: Any) -> Any:
+    value = view.require(key) if default is None else view.get(key)
+    return default if value is None else value
+
+
+def size(view: ConfigView, key: str, default: int | None = None) -> int:
     """A positive whole number; required unless a default is given."""
-    value = view.get(key)
-    if value is None:
-        value = view.require(key) if default is None else default
+    value = _given(view, key, default)
     if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-        raise CheckpointError(f"config key {key}: {value!r} is not a positive whole number")
+        raise ConfigError(f"config key {key}: {value!r} is not a positive whole number")
     return value
 
 
-def number(view: ConfigSource, key: str, default: float | None = None) -> float:
+def number(view: ConfigView, key: str, default: float | None = None) -> float:
     """A positive finite number; required unless a default is given."""
-    value = view.get(key)
-    if value is None:
-        value = view.require(key) if default is None else default
+    value = _given(view, key, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise CheckpointError(f"config key {key}: {value!r} is not a positive finite number")
+        raise ConfigError(f"config key {key}: {value!r} is not a positive finite number")
     return float(value)
 
 
@@ -84,25 +85,31 @@ def root(value: int) -> float:
     return float(np.float32(value**0.5))
 
 
-def flag(view: ConfigSource, key: str, default: bool = False) -> bool:
+def flag(view: ConfigView, key: str, default: bool = False) -> bool:
     """A boolean; null means the default."""
     value = view.get(key)
     if value is not None and not isinstance(value, bool):
-        raise CheckpointError(f"config key {key}: {value!r} is not true or false")
+        raise ConfigError(f"config key {key}: {value!r} is not true or false")
     return default if value is None else value
 
 
-def soft_cap(view: ConfigSource, key: str) -> float:
+def bias(view: ConfigView, sources: SourceMap, key: str, tensor: str) -> bool:
+    """A bias flag. GGUF files have none, so there the presence of the tensor decides."""
+    present = sources.has(f"{tensor}.bias") and sources.store.kind == "gguf"
+    return flag(view, key, present)
+
+
+def soft_cap(view: ConfigView, key: str) -> float:
     """A soft cap; 0 or absent is off, a negative or non-finite one an error."""
     value = view.get(key)
     if value is None:
         return 0.0
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise CheckpointError(f"config key {key}: {value!r} is not a soft cap (0 or none is off)")
+        raise ConfigError(f"config key {key}: {value!r} is not a soft cap (0 or none is off)")
     return float(value)
 
 
-def activation(view: ConfigSource, key: str, default: str) -> str:
+def activation(view: ConfigView, key: str, default: str) -> str:
     """The op name of an activation."""
     name = view.get(key) or default
     if name not in ACTIVATION_NAMES:
@@ -110,14 +117,14 @@ def activation(view: ConfigSource, key: str, default: str) -> str:
     return ACTIVATION_NAMES[name]
 
 
-def vocabulary(view: ConfigSource, sources: SourceMap) -> int:
+def vocabulary(view: ConfigView, sources: SourceMap) -> int:
     """Rows of the embedding. GGUF files count tokens, not rows, so there the tensor decides."""
     rows = sources.shape(EMBEDDING)[0]
     declared = size(view, "vocab_size", rows)
     return rows if sources.store.kind == "gguf" else declared
 
 
-def tied_head(view: ConfigSource, sources: SourceMap, default: bool | None = None) -> bool:
+def tied_head(view: ConfigView, sources: SourceMap, default: bool | None = None) -> bool:
     """True if the head is the embedding. `default` is what the family's config class assumes without the flag.
 
     A checkpoint without a head tensor is tied, unless its config says that it is not.
@@ -125,20 +132,20 @@ def tied_head(view: ConfigSource, sources: SourceMap, default: bool | None = Non
     declared = view.get("tie_word_embeddings")
     present = sources.has(HEAD)
     if declared is False and not present and sources.store.kind != "gguf":
-        raise CheckpointError("missing tensor: the output head; the config says that it is not tied")
+        raise MissingTensorError("missing tensor: output head: the config says that it is not the embedding")
     if declared is None:
         declared = default if sources.store.kind != "gguf" else None
     return not present or bool(declared)
 
 
-def rope_entry(view: ConfigSource, default_theta: float = 10000.0) -> dict[str, Any]:
+def rope_entry(view: ConfigView, default_theta: float = 10000.0) -> dict[str, Any]:
     """The one rope entry of a model, whichever spelling the config has."""
     theta, scaling, entry = view.get("rope_theta"), view.get("rope_scaling"), view.get("rope_parameters")
-    merged = {"rope_theta": theta if theta is not None else default_theta} | dict(scaling or {})
-    return merged | {key: value for key, value in dict(entry or {}).items() if value is not None}
+    merged = {"rope_theta": default_theta if theta is None else theta} | dict(scaling or {}) | dict(entry or {})
+    return {key: value for key, value in merged.items() if value is not None}
 
 
-def rope_table(view: ConfigSource, sources: SourceMap, dim: int, context: int) -> RopeTable:
+def rope_table(view: ConfigView, sources: SourceMap, dim: int, context: int) -> RopeTable:
     """The table of a model with one rope entry; a GGUF file may carry its scaling as a tensor of divisors."""
     divisors: np.ndarray | None = None
     if sources.has(ROPE_DIVISORS):
@@ -149,7 +156,7 @@ def rope_table(view: ConfigSource, sources: SourceMap, dim: int, context: int) -
 def layer_windows(kinds: Sequence[str], n_layers: int, window: int) -> list[int]:
     """The window of each layer from its kind: sliding_attention has it, full_attention sees everything (0)."""
     if len(kinds) != n_layers:
-        raise CheckpointError(f"config key layer_types: {len(kinds)} entries for {n_layers} layers")
+        raise ConfigError(f"config key layer_types: {len(kinds)} entries for {n_layers} layers")
     known = {"sliding_attention": window, "full_attention": 0}
     for kind in kinds:
         if kind not in known:

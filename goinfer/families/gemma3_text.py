@@ -1,8 +1,9 @@
 """Gemma 3 text models: norms on both sides of each branch, q/k norms, windows on five layers of six, two RoPE bases."""
 
+from goinfer.compiler.checkpoints.config_view import ConfigView
 from goinfer.compiler.checkpoints.tensor_map import PLUS_ONE, SourceMap
 from goinfer.compiler.errors import UnsupportedError
-from goinfer.compiler.family import ConfigSource, Family, Parity
+from goinfer.compiler.family import Family, Parity
 from goinfer.compiler.graph import GraphBuilder
 from goinfer.families import blocks, fields, rope
 
@@ -35,7 +36,7 @@ def build(g: GraphBuilder, c: blocks.Decoder) -> None:
     blocks.logits(g, x, c)
 
 
-def windows(view: ConfigSource, n_layers: int) -> list[int]:
+def windows(view: ConfigView, n_layers: int) -> list[int]:
     """The window of each layer: every sixth layer (sliding_window_pattern) sees everything."""
     pattern = fields.size(view, "sliding_window_pattern", fields.size(view, "_sliding_window_pattern", 6))
     kinds, window = view.get("layer_types"), fields.size(view, "sliding_window", 4096)
@@ -44,7 +45,7 @@ def windows(view: ConfigSource, n_layers: int) -> list[int]:
     return fields.layer_windows(kinds, n_layers, window)
 
 
-def ropes(view: ConfigSource, dim: int, context: int) -> dict[str, rope.RopeTable]:
+def ropes(view: ConfigView, dim: int, context: int) -> dict[str, rope.RopeTable]:
     """Full layers: rope_theta with the config's scaling; sliding layers: their own base, never scaled."""
     nested = dict(view.get("rope_parameters") or {})
     theta, local = view.get("rope_theta"), view.get("rope_local_base_freq")
@@ -57,12 +58,12 @@ def ropes(view: ConfigSource, dim: int, context: int) -> dict[str, rope.RopeTabl
     }
 
 
-def query_scale(view: ConfigSource, head_dim: int, per_head: int, n_layers: int) -> float:
+def query_scale(view: ConfigView, head_dim: int, per_head: int, n_layers: int) -> float:
     """query_pre_attn_scalar ** -0.5. GGUF lacks the key: it is head_dim, but in the 62-layer 27B hidden / heads."""
     return fields.number(view, "query_pre_attn_scalar", per_head if n_layers == 62 else head_dim) ** -0.5
 
 
-def configure(view: ConfigSource, sources: SourceMap) -> blocks.Decoder:
+def configure(view: ConfigView, sources: SourceMap) -> blocks.Decoder:
     """Read a gemma3_text config (or its GGUF form)."""
     hidden, n_heads = fields.size(view, "hidden_size"), fields.size(view, "num_attention_heads")
     n_layers = fields.size(view, "num_hidden_layers")

@@ -1,7 +1,8 @@
 """Llama 1-3 and the models of its wiring (SmolLM, TinyLlama): pre-norm, SiLU gated MLP, half RoPE, optional biases."""
 
+from goinfer.compiler.checkpoints.config_view import ConfigView
 from goinfer.compiler.checkpoints.tensor_map import UNPAIR_ROWS, SourceMap
-from goinfer.compiler.family import ConfigSource, Family, Parity
+from goinfer.compiler.family import Family, Parity
 from goinfer.families import blocks, fields
 
 IGNORED = ("model.layers.*.self_attn.rotary_emb.inv_freq",)
@@ -14,7 +15,7 @@ TENSORS = (
 )
 
 
-def configure(view: ConfigSource, sources: SourceMap) -> blocks.Decoder:
+def configure(view: ConfigView, sources: SourceMap) -> blocks.Decoder:
     """Read a llama config. GGUF has no bias flags, so there the tensors decide."""
     hidden, n_heads = fields.size(view, "hidden_size"), fields.size(view, "num_attention_heads")
     n_layers = fields.size(view, "num_hidden_layers")
@@ -26,8 +27,8 @@ def configure(view: ConfigSource, sources: SourceMap) -> blocks.Decoder:
         head_dim=head_dim,
         scale=head_dim**-0.5,
         rope="rope",
-        qkv_bias=fields.flag(view, "attention_bias", sources.has("blk.0.attn_q.bias")),
-        out_bias=fields.flag(view, "attention_bias", sources.has("blk.0.attn_output.bias")),
+        qkv_bias=fields.bias(view, sources, "attention_bias", "blk.0.attn_q"),
+        out_bias=fields.bias(view, sources, "attention_bias", "blk.0.attn_output"),
     )
     return blocks.Decoder(
         vocab=fields.vocabulary(view, sources),
@@ -40,7 +41,7 @@ def configure(view: ConfigSource, sources: SourceMap) -> blocks.Decoder:
         layers=(attention,) * n_layers,
         ropes={"rope": fields.rope_table(view, sources, head_dim, context)},
         tied=fields.tied_head(view, sources, default=False),
-        mlp_bias=fields.flag(view, "mlp_bias", sources.has("blk.0.ffn_gate.bias")),
+        mlp_bias=fields.bias(view, sources, "mlp_bias", "blk.0.ffn_gate"),
     )
 
 

@@ -1,8 +1,9 @@
 """Qwen 2 and 2.5: the llama wiring with biases on q, k and v, and a sliding window on upper layers if asked for."""
 
+from goinfer.compiler.checkpoints.config_view import ConfigView
 from goinfer.compiler.checkpoints.tensor_map import SourceMap
-from goinfer.compiler.errors import CheckpointError
-from goinfer.compiler.family import ConfigSource, Family, Parity
+from goinfer.compiler.errors import ConfigError
+from goinfer.compiler.family import Family, Parity
 from goinfer.families import blocks, fields
 
 IGNORED = ("model.layers.*.self_attn.rotary_emb.inv_freq",)
@@ -15,7 +16,7 @@ TENSORS = (
 )
 
 
-def windows(view: ConfigSource, n_layers: int) -> list[int]:
+def windows(view: ConfigView, n_layers: int) -> list[int]:
     """The window of each layer: off unless use_sliding_window, then by layer_types or from max_window_layers on."""
     asked, window = fields.flag(view, "use_sliding_window"), view.get("sliding_window")
     first, kinds = view.get("max_window_layers", 28), view.get("layer_types")
@@ -24,11 +25,11 @@ def windows(view: ConfigSource, n_layers: int) -> list[int]:
         if not asked or window is None:
             return [0] * n_layers
     elif "sliding_attention" in kinds and (not asked or not window):
-        raise CheckpointError("config key layer_types: sliding layers, but the sliding window is off")
+        raise ConfigError("config key layer_types: sliding layers, but the sliding window is off")
     return fields.layer_windows(kinds, n_layers, window or 0)
 
 
-def configure(view: ConfigSource, sources: SourceMap) -> blocks.Decoder:
+def configure(view: ConfigView, sources: SourceMap) -> blocks.Decoder:
     """Read a qwen2 config."""
     hidden, n_heads = fields.size(view, "hidden_size"), fields.size(view, "num_attention_heads")
     n_layers = fields.size(view, "num_hidden_layers")

@@ -5,32 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from goinfer.compiler.checkpoints.config_view import ConfigView
 from goinfer.compiler.checkpoints.tensor_map import SourceMap
-from goinfer.compiler.errors import UnsupportedError
 from goinfer.compiler.family import Family, build_graph
 from goinfer.compiler.graph import Graph
-
-
-class MemoryConfig:
-    """Config keys with consumption tracked."""
-
-    def __init__(self, values: dict[str, Any]):
-        self._values, self._used = values, set()
-
-    def get(self, key: str, default: Any = None) -> Any:
-        self._used.add(key)
-        return self._values.get(key, default)
-
-    def require(self, key: str) -> Any:
-        self._used.add(key)
-        if key not in self._values:
-            raise UnsupportedError(f"config key {key} is missing")
-        return self._values[key]
-
-    def finish(self, irrelevant: set[str]) -> None:
-        left = sorted(set(self._values) - self._used - irrelevant)
-        if left:
-            raise UnsupportedError(f"config key {left[0]} is not known")
 
 
 @dataclass
@@ -44,7 +22,7 @@ class MemoryCheckpoint:
     """Named float32 arrays and a config; `blocks` are raw quantised rows of some tensors."""
 
     def __init__(self, kind: str, config: dict[str, Any], arrays: dict[str, np.ndarray], blocks=None):
-        self.kind, self.config, self.arrays, self.blocks = kind, MemoryConfig(config), arrays, blocks or {}
+        self.kind, self.config, self.arrays, self.blocks = kind, ConfigView(config), arrays, blocks or {}
         self.tensors = {name: Entry(tuple(a.shape), nbytes=a.nbytes) for name, a in arrays.items()}
         self.reads: list[tuple[str, int, int | None]] = []
 

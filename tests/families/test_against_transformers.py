@@ -1,6 +1,5 @@
 """Every family's graph in the reference executor against transformers, on tiny random models in float32."""
 
-
 import numpy as np
 import pytest
 

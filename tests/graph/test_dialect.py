@@ -97,7 +97,7 @@ def test_builder_infers_shapes_and_refuses_misfits() -> None:
         g.slice(x, "s", 6, 4)
     with pytest.raises(GraphError, match="n_kv_heads does not divide"):
         g.attention(g.linear(x, "q", 12, "attn_qkv"), "a", layer=0, n_heads=3, state=KvLayer(2, 4), scale=1.0)
-    with pytest.raises(GraphError, match="param e.weight: used as"):
+    with pytest.raises(GraphError, match=r"param e.weight: used as"):
         g.logits(x, "e.weight", 33)
     with pytest.raises(GraphError, match="rms_norm n: size 3 does not divide the width 8"):
         g.rms_norm(x, "n.weight", 1e-5, 3)

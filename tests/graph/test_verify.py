@@ -78,12 +78,12 @@ def test_result_types_must_follow_from_the_operands() -> None:
         verify(Graph.parse(text), MODEL)  # the user of the value has another type in the text
     lone = '"giw.softcap"(%0) {cap = 1.0 : f64, label = "c"} : (tensor<?x8xf32>) -> tensor<?x9xf32>'
     body = f'%0 = "giw.token_ids"() {{label = "i"}} : () -> tensor<?x8xf32>\n%1 = {lone}'
-    with pytest.raises(GraphError, match="token_ids i: results are Rx8 f32, the operands give R i32"):
+    with pytest.raises(GraphError, match=r"token_ids i: results are Rx8 f32, the operands give R i32"):
         verify(Graph.parse(body), MODEL)
 
 
 def test_stages_refuse_each_others_ops() -> None:
-    with pytest.raises(GraphError, match="qkv_post .*: the op is not part of the model stage"):
+    with pytest.raises(GraphError, match=r"qkv_post .*: the op is not part of the model stage"):
         verify(Graph.parse(TEXTS[FUSED]), MODEL)
     with pytest.raises(GraphError, match="the op is not part of the fused stage"):
         verify(Graph.parse(TEXTS[MODEL]), FUSED)
@@ -110,5 +110,5 @@ def test_state_is_written_once_and_before_it_is_read() -> None:
     write = next(row for row in TEXTS[MODEL].splitlines() if "giw.kv_write" in row)
     with pytest.raises(GraphError, match="kv_write again: state of layer 0 is written twice"):
         verify(Graph.parse(TEXTS[MODEL].replace(write, write + "\n" + write.replace("blk.0.kv", "again"))), MODEL)
-    with pytest.raises(GraphError, match="attention blk.0.attn: state of layer 0 is read before it is written"):
+    with pytest.raises(GraphError, match=r"attention blk.0.attn: state of layer 0 is read before it is written"):
         verify(Graph.parse(TEXTS[MODEL].replace(write, "")), MODEL)

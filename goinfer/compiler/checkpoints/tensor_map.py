@@ -8,33 +8,16 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from goinfer.compiler.errors import CheckpointError, UnsupportedError
+from goinfer.compiler.checkpoints.source import Checkpoint, TensorInfo
+from goinfer.compiler.errors import CheckpointError, MissingTensorError, TensorShapeError, UnsupportedError
 
 F32 = NDArray[np.float32]
 SHOWN = 4  # names listed in one error line
-
-
-class TensorStore(Protocol):
-    """The part of a Checkpoint that the map uses."""
-
-    @property
-    def kind(self) -> str:
-        """ "gguf" or "safetensors"."""
-
-    @property
-    def tensors(self) -> Mapping[str, Any]:
-        """Tensor name -> its entry: shape, dtype, nbytes."""
-
-    def read(self, name: str, start: int = 0, stop: int | None = None) -> F32:
-        """Rows start .. stop, dequantised."""
-
-    def read_blocks(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[np.uint8] | None:
-        """The same rows as raw quantised blocks, None for types that have none."""
 
 
 @dataclass(frozen=True)
@@ -88,12 +71,12 @@ class Source:
 class SourceMap:
     """Graph name -> Source for the tensors a checkpoint has."""
 
-    def __init__(self, store: TensorStore, sources: Mapping[str, Source]):
+    def __init__(self, store: Checkpoint, sources: Mapping[str, Source]):
         self.store = store
         self.sources = sources
 
     @classmethod
-    def match(cls, store: TensorStore, rows: Sequence[TensorRow], ignored: Iterable[str]) -> "SourceMap":
+    def match(cls, store: Checkpoint, rows: Sequence[TensorRow], ignored: Iterable[str]) -> "SourceMap":
         """Match every tensor of the checkpoint. Raises UnsupportedError for one that no row or pattern names.
 
         `ignored` holds exact names or patterns with `*`, for tensors that cannot change the numbers.
@@ -118,21 +101,21 @@ class SourceMap:
         return name in self.sources
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The stored shape of a graph tensor. Raises CheckpointError if the checkpoint lacks it."""
+        """The stored shape of a graph tensor. Raises MissingTensorError if the checkpoint lacks it."""
         if name not in self.sources:
-            raise CheckpointError(f"missing tensor: {name}")
+            raise MissingTensorError(f"missing tensor: {name}")
         return tuple(self.store.tensors[self.sources[name].name].shape)
 
     def check(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Raise CheckpointError unless the checkpoint has exactly these graph tensors, with these shapes."""
         missing = [name for name in shapes if name not in self.sources]
         if missing:
-            raise CheckpointError(f"missing tensor: {_some(missing)}: the config asks for it")
+            raise MissingTensorError(f"missing tensor: {_some(missing)}: the config asks for it")
         for name, shape in shapes.items():
             source = self.sources[name].name
             found = tuple(self.store.tensors[source].shape)
             if found != shape:
-                raise CheckpointError(f"tensor {source}: shape {list(found)}, the config asks for {list(shape)}")
+                raise TensorShapeError(f"tensor {source}: shape {list(found)}, the config asks for {list(shape)}")
         unused = [s.name for name, s in self.sources.items() if name not in shapes and not s.spare]
         if unused:
             raise CheckpointError(f"unused tensor: {_some(unused)}: the config has no place for it")
@@ -147,13 +130,13 @@ class Weights:
         self._head_dim = head_dim
 
     def source(self, name: str) -> Source:
-        """Where the graph tensor comes from. Raises CheckpointError for a name the checkpoint lacks."""
+        """Where the graph tensor comes from. Raises MissingTensorError for a name it lacks."""
         if name not in self._sources:
-            raise CheckpointError(f"missing tensor: {name}")
+            raise MissingTensorError(f"missing tensor: {name}")
         return self._sources[name]
 
-    def info(self, name: str) -> Any:
-        """The checkpoint's entry (shape, dtype, nbytes) of the graph tensor."""
+    def info(self, name: str) -> TensorInfo:
+        """The checkpoint's entry of the graph tensor."""
         return self._store.tensors[self.source(name).name]
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> F32:
