@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "load", "prequant"]
+__all__ = ["Model", "__version__", "load", "prequant"]
 
 
 def load(path: str | PathLike[str], **options: Any) -> "Model":
@@ -51,3 +51,12 @@ def prequant(
 
     checkpoint = open_checkpoint(source)
     return compile_checkpoint(checkpoint, family(checkpoint.architecture), Path(out), quant, targets, progress)
+
+
+def __getattr__(name: str) -> Any:
+    """`goinfer.Model`, imported when first asked for: `import goinfer` itself stays cheap."""
+    if name == "Model":
+        from goinfer.runtime.model import Model
+
+        return Model
+    raise AttributeError(f"module 'goinfer' has no attribute {name!r}")

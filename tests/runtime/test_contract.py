@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import goinfer
+from goinfer.runtime.kv_cache import SlotError
 
 CASES = [("llama", "plain", "f32"), ("llama", "plain", "int4"), ("qwen2", "plain", "int8int8"),
          ("gemma3_text", "plain", "int4")]  # fmt: skip
@@ -98,19 +99,29 @@ def test_kv_precisions_keep_the_contract(tiny_bundle: Callable[..., Path], kv: s
     assert_same_bytes(got, want)
 
 
-def test_fork_and_truncate(bundle: Path) -> None:
-    """A fork continues like its original, and neither sees what the other writes."""
-    with goinfer.load(bundle, threads=2) as model:
-        engine = model.engine
+def test_fork_continues_like_its_original(bundle: Path) -> None:
+    """Neither sees what the other writes: the twin runs after the original went another way."""
+    with goinfer.load(bundle, threads=2) as model, model.engine.new_slot() as slot:
         ids = ids_of(model, 100)
-        with engine.new_slot() as slot:
-            engine.forward([(slot, ids[:70])])
-            with slot.fork() as twin:
-                a = engine.forward([(twin, ids[70:])], wanted="all").copy()
-                engine.forward([(slot, ids[:20])])
+        model.engine.forward([(slot, ids[:70])])
+        with slot.fork() as twin:
+            model.engine.forward([(slot, ids[:30][::-1])])
+            got = model.engine.forward([(twin, ids[70:])], wanted="all").copy()
+        assert_same_bytes(got, model.forward(ids)[70:])
+
+
+def test_truncate_goes_back_or_says_why_not(bundle: Path) -> None:
+    with goinfer.load(bundle, threads=2) as model, model.engine.new_slot() as slot:
+        ids = ids_of(model, 100)
+        model.engine.forward([(slot, ids[:90])])
+        windowed = any(pool.group.window for pool in model.engine.cache.pools)
+        if windowed:
+            with pytest.raises(SlotError, match="window of 8 has moved past"):
                 slot.truncate(70)
-                b = engine.forward([(slot, ids[70:])], wanted="all").copy()
-        assert_same_bytes(a, b)
+        back = 80 if windowed else 70
+        slot.truncate(back)
+        got = model.engine.forward([(slot, ids[back:])], wanted="all").copy()
+        assert_same_bytes(got, model.forward(ids)[back:])
 
 
 def test_hidden_states_agree_with_the_plain_forward(bundle: Path) -> None:
