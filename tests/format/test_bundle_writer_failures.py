@@ -4,6 +4,7 @@ import errno
 import os
 import resource
 import signal
+import stat
 import subprocess
 import sys
 import textwrap
@@ -155,6 +156,40 @@ def test_interrupt_at_every_system_call_of_the_writer(tmp_path, monkeypatch):
             if not interrupted:
                 break
         assert n > 8
+
+
+def test_interrupt_while_the_block_is_entered(tmp_path, monkeypatch):
+    """The caller still holds the writer, so only the writer itself can clean up."""
+
+    def interrupt(fd, data):
+        raise KeyboardInterrupt
+
+    writer = BundleWriter(tmp_path / "m.giw")
+    monkeypatch.setattr(os, "write", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        writer.__enter__()
+    monkeypatch.undo()
+    assert files(tmp_path) == []
+
+
+def test_file_is_durable_before_its_name_and_then_the_name(tmp_path, monkeypatch):
+    calls = []
+
+    def record(name):
+        real = getattr(os, name)
+
+        def call(first, *rest):
+            directory = name == "fsync" and stat.S_ISDIR(os.fstat(first).st_mode)
+            calls.append("fsync directory" if directory else name)
+            return real(first, *rest)
+
+        monkeypatch.setattr(os, name, call)
+
+    with BundleWriter(tmp_path / "m.giw") as w:
+        w.add_manifest({})
+        for name in ("pwrite", "fsync", "replace"):
+            record(name)
+    assert calls == ["pwrite", "fsync", "replace", "fsync directory"]
 
 
 def test_real_ctrl_c(tmp_path):
