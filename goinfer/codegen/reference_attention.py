@@ -77,8 +77,9 @@ def read_position(shape: CacheShape, page: NDArray[np.uint8], place: int) -> tup
         keys[head] = k[place // 16, :, place % 16]
         values[head] = v[place, : shape.head_dim]
         if shape.kv == "int8":
-            keys[head] *= k_scale[place]
-            values[head] *= v_scale[place]
+            with np.errstate(invalid="ignore"):
+                keys[head] *= k_scale[place]
+                values[head] *= v_scale[place]
     return keys, values
 
 
@@ -115,7 +116,8 @@ class QkvPost:
         half = self.head_dim // 2
         cos, sin = self.rope[position]
         a, b = x[:, :half], x[:, half:]
-        return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=1)
+        with np.errstate(invalid="ignore"):
+            return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=1)
 
 
 @dataclass(frozen=True)

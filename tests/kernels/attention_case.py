@@ -53,10 +53,10 @@ class Case:
         queries = aligned((n, self.n_heads * self.shape.head_dim + 16), np.float32)
         queries[:, :-16] = self.q.reshape(n, -1)
         out = aligned((n, self.row_bytes), np.uint8)
-        attrs = dict(
-            head_dim=self.shape.head_dim, n_heads=self.n_heads, n_kv_heads=self.shape.n_kv_heads, kv=self.shape.kv,
-            out=self.out, softcap=self.softcap > 0, sinks=self.sinks is not None,
-        )  # fmt: skip
+        attrs = {
+            "head_dim": self.shape.head_dim, "n_heads": self.n_heads, "n_kv_heads": self.shape.n_kv_heads,
+            "kv": self.shape.kv, "out": self.out, "softcap": self.softcap > 0, "sinks": self.sinks is not None,
+        }  # fmt: skip
         pointers = [
             queries, out, self.pages.table, place(np.array(self.positions, np.int32)),
             place(np.full(n, self.slot, np.int32)), place(np.array(tiles, np.int32)),
@@ -91,8 +91,9 @@ def tiles_of(rows: int, size: int) -> list[tuple[int, int]]:
     return [(first, min(size, rows - first)) for first in range(0, rows, size)]
 
 
-def random_case(head_dim: int, kv: str, n_heads: int, n_kv_heads: int, positions: list[int], seed: int = 0,
-                **attrs: object) -> Case:  # fmt: skip
+def random_case(
+    head_dim: int, kv: str, n_heads: int, n_kv_heads: int, positions: list[int], *, seed: int = 0, **attrs: object
+) -> Case:
     """Normal keys, values and queries; the queries scaled as a model scales them, times 3 for sharp weights."""
     rng = np.random.default_rng(seed)
     n = max(positions) + 1

@@ -3,16 +3,25 @@
 The cache starts as NaN everywhere, so reading anything that was never written shows.
 """
 
+import json
+
 import numpy as np
 import pytest
 
 from goinfer.codegen.errors import CompileError
+from goinfer.codegen.image import CodeImage
 from goinfer.codegen.target import TARGETS
 from tests.kernels.attention_case import Case, random_case, tiles_of
-from tests.kernels.harness import NATIVE_TARGETS, image_of
+from tests.kernels.harness import AARCH64, NATIVE_TARGETS, image_of
 
 LANE_STRUCTURES = ("x86-64-v3", "emulated-v4-vnni")
 """One target of each vector width among NATIVE_TARGETS; attention takes no dot-product instruction."""
+
+WITH_AARCH64 = (*LANE_STRUCTURES, AARCH64)
+
+ATTRS = {
+    "head_dim": 64, "n_heads": 9, "n_kv_heads": 3, "kv": "f16", "out": "f32", "softcap": False, "sinks": False,
+}  # fmt: skip
 
 SHAPES = [
     # head_dim, kv, n_heads, n_kv_heads
@@ -28,6 +37,10 @@ SHAPES = [
 ]
 
 
+def _image(attrs: dict[str, object], target: str) -> CodeImage:
+    return image_of("attention", json.dumps(attrs, sort_keys=True), target)
+
+
 def close(case: Case, target: str, tolerance: float = 3e-6) -> None:
     """Largest error of the kernel's rows, relative to the largest value of the cache."""
     got, want = case.result(target), case.expected()
@@ -35,7 +48,7 @@ def close(case: Case, target: str, tolerance: float = 3e-6) -> None:
     assert np.abs(got - want).max() <= tolerance * max(1e-30, np.abs(case.read[1]).max())
 
 
-@pytest.mark.parametrize("target", LANE_STRUCTURES)
+@pytest.mark.parametrize("target", WITH_AARCH64)
 @pytest.mark.parametrize("head_dim, kv, n_heads, n_kv_heads", SHAPES)
 def test_random_rows(target: str, head_dim: int, kv: str, n_heads: int, n_kv_heads: int) -> None:
     """A chunk of 11 rows across the 256 block, and every tail of a tile."""
@@ -44,8 +57,7 @@ def test_random_rows(target: str, head_dim: int, kv: str, n_heads: int, n_kv_hea
 
 @pytest.mark.parametrize("kv", ["f16", "int8"])
 def test_targets_with_equal_lanes_share_the_code(kv: str) -> None:
-    attrs = f'{{"head_dim": 64, "kv": "{kv}", "n_heads": 9, "n_kv_heads": 3, "out": "f32", "sinks": false, "softcap": false}}'
-    codes = {image_of("attention", attrs, target).code for target in NATIVE_TARGETS if "v4" not in target}
+    codes = {_image({**ATTRS, "kv": kv}, target).code for target in NATIVE_TARGETS if "v4" not in target}
     assert len(codes) == 1
 
 
@@ -63,7 +75,7 @@ def test_a_tile_at_every_boundary(target: str, first: int) -> None:
 
 @pytest.mark.parametrize("target", LANE_STRUCTURES)
 @pytest.mark.parametrize("window", [1, 2, 7, 8, 9, 63, 64, 65, 256, 300, 2000])
-@pytest.mark.parametrize("first", [0, 7, 60, 252, 300, 520])
+@pytest.mark.parametrize("first", [0, 60, 252, 520])
 def test_windows(target: str, window: int, first: int) -> None:
     """Windows below, at and above the length; pages that no row needs are null."""
     case = random_case(64, "f16", 9, 3, list(range(first, first + 8)), seed=window, window=window)
@@ -82,7 +94,7 @@ def test_window_equal_to_the_length(target: str, length: int, chunk: int) -> Non
     np.testing.assert_array_equal(case.kernel(target, tiles_of(length, chunk)), whole)
 
 
-@pytest.mark.parametrize("target", LANE_STRUCTURES)
+@pytest.mark.parametrize("target", WITH_AARCH64)
 @pytest.mark.parametrize("cap", [0.5, 5.0, 50.0])
 def test_softcap(target: str, cap: float) -> None:
     case = random_case(64, "f16", 9, 3, list(range(300, 305)), softcap=cap)
@@ -91,12 +103,17 @@ def test_softcap(target: str, cap: float) -> None:
     assert np.abs(case.expected() - plain.expected()).max() > 1e-5, "the cap changes nothing, so this test sees nothing"
 
 
-@pytest.mark.parametrize("target", LANE_STRUCTURES)
+@pytest.mark.parametrize("target", WITH_AARCH64)
 @pytest.mark.parametrize("sink", [-100.0, -1.0, 0.0, 3.0, 100.0])
 def test_sinks(target: str, sink: float) -> None:
     sinks = np.linspace(sink, sink + 2, 9).astype(np.float32)
     close(random_case(64, "f16", 9, 3, [*range(254, 259)], sinks=sinks), target)
     close(random_case(64, "f16", 9, 3, [300], sinks=sinks, window=5), target)
+
+
+AWKWARD = (
+    "zeros", "zero queries", "all equal", "one huge key", "huge last key", "huge values", "scores of thousands", "tiny",
+)  # fmt: skip
 
 
 def _adversarial(name: str, kv: str) -> Case:
@@ -124,16 +141,13 @@ def _adversarial(name: str, kv: str) -> Case:
 
 @pytest.mark.parametrize("target", LANE_STRUCTURES)
 @pytest.mark.parametrize("kv", ["f32", "f16", "int8"])
-@pytest.mark.parametrize(
-    "name",
-    ["zeros", "zero queries", "all equal", "one huge key", "huge last key", "huge values", "scores of thousands", "tiny"],
-)
+@pytest.mark.parametrize("name", AWKWARD)
 def test_adversarial_input(target: str, kv: str, name: str) -> None:
     """Scores of thousands carry float32's rounding of the score itself into the weight: a wider bound there."""
     close(_adversarial(name, kv), target, 3e-3 if name == "scores of thousands" else 3e-5 if "key" in name else 3e-6)
 
 
-@pytest.mark.parametrize("target", LANE_STRUCTURES)
+@pytest.mark.parametrize("target", WITH_AARCH64)
 def test_equal_values_come_back_exactly(target: str) -> None:
     """One position: the output is its value, bit for bit (exp(0) is 1)."""
     case = random_case(64, "f32", 4, 1, [0])
@@ -167,29 +181,22 @@ def test_a_nan_query_stays_in_its_row_and_head(target: str) -> None:
     np.testing.assert_array_equal(got, clean)
 
 
-def test_refusals() -> None:
-    attrs = dict(head_dim=64, n_heads=9, n_kv_heads=3, kv="f16", out="f32", softcap=False, sinks=False)
-    for change, message in (
-        (dict(n_kv_heads=4), "do not divide"),
-        (dict(kv="f8"), "KV precision"),
-        (dict(out="q8", head_dim=80), "no multiple of 32"),
-        (dict(head_dim=0), "head_dim 0"),
-    ):
-        with pytest.raises(CompileError, match=message):
-            _compile({**attrs, **change}, "x86-64-v3")
-
-
-def _compile(attrs: dict, target: str) -> None:
-    import json
-
-    image_of("attention", json.dumps(attrs), target)
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"n_kv_heads": 4}, "do not divide"),
+        ({"kv": "f8"}, "KV precision"),
+        ({"out": "q8", "head_dim": 80}, "no multiple of 32"),
+        ({"head_dim": 0}, "head_dim 0"),
+    ],
+)
+def test_refusals(change: dict[str, object], message: str) -> None:
+    with pytest.raises(CompileError, match=message):
+        _image({**ATTRS, **change}, "x86-64-v3")
 
 
 @pytest.mark.parametrize("target", list(TARGETS))
-@pytest.mark.parametrize("kv", ["f32", "f16", "int8"])
-@pytest.mark.parametrize("head_dim", [24, 64])
-def test_every_target_compiles(target: str, kv: str, head_dim: int) -> None:
+@pytest.mark.parametrize("head_dim, kv", [(24, "f32"), (64, "f16"), (64, "int8")])
+def test_every_target_compiles(target: str, head_dim: int, kv: str) -> None:
     """No undefined symbol, no unknown relocation (linking refuses both)."""
-    _compile(
-        dict(head_dim=head_dim, n_heads=6, n_kv_heads=2, kv=kv, out="f32", softcap=True, sinks=True), target
-    )
+    _image({**ATTRS, "head_dim": head_dim, "kv": kv, "softcap": True, "sinks": True}, target)

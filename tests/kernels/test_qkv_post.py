@@ -9,7 +9,7 @@ from goinfer.bundle_format.kernel_abi import f32_row_bytes
 from goinfer.codegen.errors import CompileError
 from goinfer.codegen.reference_attention import CacheShape, QkvPost, read_position
 from goinfer.codegen.target import TARGETS
-from tests.kernels.harness import NATIVE_TARGETS, Call, aligned, image_of, place, run
+from tests.kernels.harness import NATIVE_TARGETS, RUNNABLE, Call, aligned, image_of, place, run
 from tests.kernels.kv_pages import Pages
 
 POSITIONS = 300
@@ -39,10 +39,10 @@ class Case:
         x = aligned((rows, f32_row_bytes(self.x.shape[1]) // 4), np.float32)
         x[:, : self.x.shape[1]] = self.x
         q = aligned((rows, f32_row_bytes(width) // 4), np.float32)
-        attrs = dict(
-            head_dim=m.head_dim, n_heads=m.n_heads, n_kv_heads=m.n_kv_heads, kv=self.kv, rope=m.rope is not None,
-            q_norm=m.q_norm is not None, k_norm=m.k_norm is not None,
-        )  # fmt: skip
+        attrs = {
+            "head_dim": m.head_dim, "n_heads": m.n_heads, "n_kv_heads": m.n_kv_heads, "kv": self.kv,
+            "rope": m.rope is not None, "q_norm": m.q_norm is not None, "k_norm": m.k_norm is not None,
+        }  # fmt: skip
         optional = [None if a is None else place(a) for a in (m.rope, m.q_norm, m.k_norm)]
         pointers = [
             x, q, optional[0], pages.table, place(np.array(self.positions, np.int32)),
@@ -67,7 +67,9 @@ def rope_table(head_dim: int) -> np.ndarray:
     return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 
 
-def random_case(head_dim: int, kv: str, n_heads: int, n_kv_heads: int, norms: bool = False, rope: bool = True) -> Case:
+def random_case(
+    head_dim: int, kv: str, n_heads: int, n_kv_heads: int, *, norms: bool = False, rope: bool = True
+) -> Case:
     """Rows of three slots around page ends, in no order."""
     rng = np.random.default_rng(head_dim)
     weights = [rng.standard_normal(head_dim).astype(np.float32) if norms else None for _ in range(2)]
@@ -86,14 +88,14 @@ def check_exact(case: Case, target: str) -> None:
     np.testing.assert_array_equal(pages.memory, expected.memory)
 
 
-@pytest.mark.parametrize("target", NATIVE_TARGETS)
+@pytest.mark.parametrize("target", RUNNABLE)
 @pytest.mark.parametrize("kv", ["f32", "f16", "int8"])
 @pytest.mark.parametrize("head_dim, n_heads, n_kv_heads", [(64, 9, 3), (24, 4, 4), (80, 7, 1)])
 def test_rotation_and_cache_bytes(target: str, kv: str, head_dim: int, n_heads: int, n_kv_heads: int) -> None:
     check_exact(random_case(head_dim, kv, n_heads, n_kv_heads), target)
 
 
-@pytest.mark.parametrize("target", NATIVE_TARGETS)
+@pytest.mark.parametrize("target", RUNNABLE)
 @pytest.mark.parametrize("head_dim", [7, 96, 128, 256])
 def test_without_rotation(target: str, head_dim: int) -> None:
     check_exact(random_case(head_dim, "f16", 3, 1, rope=False), target)
@@ -119,7 +121,7 @@ def test_head_norms(target: str, kv: str, head_dim: int, scale: float) -> None:
         np.testing.assert_array_equal(v, v_want)
 
 
-@pytest.mark.parametrize("target", NATIVE_TARGETS)
+@pytest.mark.parametrize("target", RUNNABLE)
 @pytest.mark.parametrize("norm", ["q_norm", "k_norm"])
 def test_one_norm_alone(target: str, norm: str) -> None:
     case = random_case(64, "f32", 4, 2, norms=True)

@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass
 
 from goinfer.bundle_format.kernel_abi import GROUP, KV_BLOCK, round_up
-from goinfer.codegen.dsl import Ptr, V, const, f32, fma, for_, i64, if_, if_else, minimum, select, splat
+from goinfer.codegen.dsl import Ptr, V, const, f32, fma, for_, i64, if_, minimum, select, splat
 from goinfer.codegen.errors import CompileError
 from goinfer.codegen.kernel import Frame, kernel
 from goinfer.codegen.kernels.attention_rows import LOWEST, Block, Rows, Scratch, Shape, load_index
@@ -61,39 +61,33 @@ def build(frame: Frame) -> None:
 
 
 def _tile(p: _Problem, head: V, tile: V) -> None:
-    """One head of one attention tile, by register tiles; a row that is left alone goes through the one-row code."""
+    """One head of one attention tile, by register tiles."""
     first, count = load_index(p.frame, 5, tile * 2), load_index(p.frame, 5, tile * 2 + 1)
     size = p.shape.tile_rows
     with for_(0, count, size) as loop:
-        row, left = first + loop.iv, minimum(count - loop.iv, i64(size))
-        if_else(
-            left.eq(1),
-            lambda: _register_tile(p, head, row, 1, i64(1)),
-            lambda: _register_tile(p, head, row, size, left),
-        )
+        _register_tile(p, head, first + loop.iv, minimum(count - loop.iv, i64(size)))
 
 
-def _register_tile(p: _Problem, head: V, row: V, size: int, count: V) -> None:
-    """Walk the cache for `count` rows with code for `size`."""
-    rows = _rows(p, head, row, size, count)
+def _register_tile(p: _Problem, head: V, row: V, count: V) -> None:
+    """Walk the cache for `count` rows. Scores and values have code of their own for a lone row."""
+    shape, rows = p.shape, _rows(p, head, row, count)
     _start(p, rows, head)
     with for_(rows.oldest(0) & -KV_BLOCK, rows.last + 1, KV_BLOCK) as loop:
-        block = Block.of(p.shape, p.scratch, rows, loop.iv)
-        emit_scores(block)
-        emit_softmax(block, p.frame.float(0) if p.shape.softcap else None)
-        emit_values(block)
+        block = Block.of(shape, p.scratch, rows, loop.iv)
+        shape.by_row_count(rows, lambda size: emit_scores(block, size))
+        emit_softmax(block, p.frame.float(0) if shape.softcap else None)
+        shape.by_row_count(rows, lambda size: emit_values(block, size))
         _merge(block)
     _finish(p, rows, head, row)
 
 
-def _rows(p: _Problem, head: V, row: V, size: int, count: V) -> Rows:
+def _rows(p: _Problem, head: V, row: V, count: V) -> Rows:
     frame, shape = p.frame, p.shape
     ratio = frame.attrs["n_heads"] // frame.attrs["n_kv_heads"]
-    base = frame.ptr(0) + head * (4 * shape.kv.head_dim)
-    queries = [base + (row + minimum(i64(i), count - 1)) * frame.int(0) for i in range(size)]
+    queries = frame.ptr(0) + head * (4 * shape.kv.head_dim) + row * frame.int(0)
     pages = frame.ptr(2) + load_index(frame, 4, row) * frame.int(3) * 8
     cache = frame.int(2) + (head // ratio) * shape.kv.head_bytes
-    return Rows(size, count, load_index(frame, 3, row), queries, pages, cache, p.reach)
+    return Rows(count, load_index(frame, 3, row), queries, frame.int(0), pages, cache, p.reach)
 
 
 def _start(p: _Problem, rows: Rows, head: V) -> None:

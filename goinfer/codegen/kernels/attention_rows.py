@@ -1,9 +1,10 @@
 """What the parts of the attention kernel share: static shape, scratch memory, the rows of a register tile, a block."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from goinfer.bundle_format.kernel_abi import KV_BLOCK
-from goinfer.codegen.dsl import Ptr, V, convert, i64, maximum, minimum, scratch
+from goinfer.codegen.dsl import Ptr, V, convert, i64, if_else, maximum, minimum, scratch
 from goinfer.codegen.kernel import Frame
 from goinfer.codegen.kernels.kv_cache import KvLayout, page_of
 from goinfer.codegen.target import Target
@@ -35,6 +36,10 @@ class Shape:
     def tile_rows(self) -> int:
         """Rows that share each loaded key and value: as many as leave the sums in registers."""
         return 8 if self.lanes == 16 else 4
+
+    def by_row_count(self, rows: "Rows", emit: Callable[[int], None]) -> None:
+        """Emit code for a lone row and for a register tile of rows, and the choice between them."""
+        if_else(rows.count.eq(1), lambda: emit(1), lambda: emit(self.tile_rows))
 
     @property
     def value_vectors(self) -> int:
@@ -74,16 +79,16 @@ class Scratch:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of consecutive positions of one slot that one query head handles together.
+    """`count` rows of one slot at consecutive positions from `first` on, which one query head handles together.
 
-    `size` is how many the code computes, `count` how many are real (the others repeat the last real one and are
-    thrown away); row i is at position first + i. `cache` is the byte offset of the KV head inside a page.
+    Code for a fixed number of rows computes rows past the count as repetitions of the last one; they are thrown away.
+    `cache` is the byte offset of the KV head inside a page.
     """
 
-    size: int
     count: V
     first: V
-    queries: list[Ptr]
+    queries: Ptr
+    stride: V
     pages: Ptr
     cache: V
     reach: V
@@ -93,6 +98,10 @@ class Rows:
     def last(self) -> V:
         """Position of the last real row."""
         return self.first + self.count - 1
+
+    def query(self, row: int) -> Ptr:
+        """Address of a row's query."""
+        return self.queries + minimum(i64(row), self.count - 1) * self.stride
 
     def oldest(self, row: V | int) -> V:
         """Oldest position that row `row` sees."""

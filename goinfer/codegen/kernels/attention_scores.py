@@ -26,35 +26,36 @@ from goinfer.codegen.kernels.kv_cache import KEY_GROUP
 from goinfer.codegen.vecmath import exp_nonpositive, tanh
 
 
-def emit_scores(b: Block) -> None:
-    """Write the scores of every key group that [lo, hi) touches.
+def emit_scores(b: Block, size: int) -> None:
+    """Write the scores of `size` rows and every key group that [lo, hi) touches.
 
     A single row takes the four groups of a page at once, so that enough sums are in flight to hide the fma's latency;
     more rows take one group. A group next to the needed ones lies in the same page, so reading it is harmless.
     """
     lanes, kv = b.shape.lanes, b.shape.kv
-    groups = PAGE // KEY_GROUP if b.rows.size == 1 else 1
+    groups = PAGE // KEY_GROUP if size == 1 else 1
     span = groups * KEY_GROUP
     vectors = span // lanes
     with for_(b.lo & -span, b.hi, span) as loop:
         head, place = b.rows.head_of(loop.iv), loop.iv & (PAGE - 1)
-        sums = _dot_products(b, head + (place >> 4) * kv.key_group_bytes, groups)
+        sums = _dot_products(b, head + (place >> 4) * kv.key_group_bytes, groups, size)
         for v in range(vectors):
             scale = None
             if kv.scaled:
                 scale = (head + (kv.key_scales + 4 * v * lanes) + place * 4).load(("f32", lanes), 4)
-            for i in range(b.rows.size):
+            for i in range(size):
                 out = b.scratch.scores + (i * SCORE_ROW + 4 * v * lanes) + b.column(loop.iv)
                 score = sums[i * vectors + v]
                 out.store(score if scale is None else score * scale, 4)
 
 
-def _dot_products(b: Block, keys: Ptr, groups: int) -> list[V]:
-    """Query times key for `groups` groups of positions, ordered by row, then by vector of positions."""
+def _dot_products(b: Block, keys: Ptr, groups: int, size: int) -> list[V]:
+    """Query times key for some groups of positions, ordered by row, then by vector of positions."""
     lanes, kv = b.shape.lanes, b.shape.kv
     parts = KEY_GROUP // lanes
     zero = const(0.0, ("f32", lanes))
-    with for_(0, kv.head_dim, carry=[zero] * (b.rows.size * groups * parts)) as loop:
+    queries = [b.rows.query(i) for i in range(size)]
+    with for_(0, kv.head_dim, carry=[zero] * (size * groups * parts)) as loop:
         line = keys + loop.iv * (KEY_GROUP * kv.width)
         loaded = [
             kv.load(line + (g * kv.key_group_bytes + part * lanes * kv.width), lanes)
@@ -62,7 +63,7 @@ def _dot_products(b: Block, keys: Ptr, groups: int) -> list[V]:
             for part in range(parts)
         ]
         out = []
-        for i, query in enumerate(b.rows.queries):
+        for i, query in enumerate(queries):
             q = splat((query + loop.iv * 4).load("f32", 4), lanes)
             out += [fma(k, q, loop.args[i * len(loaded) + j]) for j, k in enumerate(loaded)]
         loop.next(*out)

@@ -10,42 +10,44 @@ from goinfer.codegen.dsl import Ptr, V, const, convert, fma, for_, i64, maximum,
 from goinfer.codegen.kernels.attention_rows import SCORE_ROW, Block
 
 
-def emit_values(b: Block) -> None:
-    """Write the block's sums to `partial` for all rows, some vectors of dimensions at a time."""
-    together = 8 if b.rows.size == 1 else 2
+def emit_values(b: Block, size: int) -> None:
+    """Write the block's sums of `size` rows to `partial`, some vectors of dimensions at a time."""
+    together = 8 if size == 1 else 2
     whole, left = divmod(b.shape.value_vectors, together)
     with for_(0, whole) as loop:
-        _some_dimensions(b, loop.iv * (together * b.shape.lanes), together)
+        _some_dimensions(b, loop.iv * (together * b.shape.lanes), together, size)
     if left:
-        _some_dimensions(b, i64(whole * together * b.shape.lanes), left)
+        _some_dimensions(b, i64(whole * together * b.shape.lanes), left, size)
 
 
-def _some_dimensions(b: Block, first: V, vectors: int) -> None:
+def _some_dimensions(b: Block, first: V, vectors: int, size: int) -> None:
     """The `vectors` vectors of dimensions that begin at dimension `first`, page by page."""
     rows, lanes, kv = b.rows, b.shape.lanes, b.shape.kv
     zero = const(0.0, ("f32", lanes))
-    with for_(b.lo & -PAGE, b.hi, PAGE, carry=[zero] * (rows.size * vectors)) as loop:
+    with for_(b.lo & -PAGE, b.hi, PAGE, carry=[zero] * (size * vectors)) as loop:
         lo, hi = maximum(b.lo, loop.iv), minimum(b.hi, loop.iv + PAGE)
         values = rows.head_of(loop.iv) + kv.values + first * kv.width
         sums = loop.args
-        if rows.size == 1:
-            sums = _add_positions(b, values, (lo, hi), sums)
+        if size == 1:
+            sums = _add_positions(b, values, (lo, hi), sums, 1)
         else:
             shared_lo = minimum(maximum(rows.oldest(rows.count - 1), lo), hi)
             shared_hi = minimum(maximum(rows.first + 1, shared_lo), hi)
-            sums = _add_positions(b, values, (lo, shared_lo), sums, masked=True)
-            sums = _add_positions(b, values, (shared_lo, shared_hi), sums)
-            sums = _add_positions(b, values, (shared_hi, hi), sums, masked=True)
+            sums = _add_positions(b, values, (lo, shared_lo), sums, size, masked=True)
+            sums = _add_positions(b, values, (shared_lo, shared_hi), sums, size)
+            sums = _add_positions(b, values, (shared_hi, hi), sums, size, masked=True)
         loop.next(*sums)
-    for i in range(rows.size):
+    for i in range(size):
         for j in range(vectors):
             out = b.scratch.partial + (i * b.shape.value_bytes + 4 * j * lanes) + first * 4
             out.store(loop.results[i * vectors + j], 4)
 
 
-def _add_positions(b: Block, values: Ptr, span: tuple[V, V], sums: list[V], masked: bool = False) -> list[V]:
+def _add_positions(
+    b: Block, values: Ptr, span: tuple[V, V], sums: list[V], size: int, *, masked: bool = False
+) -> list[V]:
     """Add the positions of a span, inside one page, to every row's sums; if masked, only to the rows that see each."""
-    lanes, kv, size = b.shape.lanes, b.shape.kv, b.rows.size
+    lanes, kv = b.shape.lanes, b.shape.kv
     vectors = len(sums) // size
     with for_(*span, carry=sums) as loop:
         line = values + (loop.iv & (PAGE - 1)) * kv.value_row_bytes

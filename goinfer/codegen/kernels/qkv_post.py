@@ -77,19 +77,23 @@ def _row(p: _Problem, row: V) -> None:
     page = page_of(frame.ptr(3) + slot * frame.int(3) * 8, position) + frame.int(2)
     angles = frame.ptr(2) + position * head_bytes if frame.attrs["rope"] else None
     factor = splat(frame.float(1), p.width)
+    q_norm = frame.ptr(6) if frame.attrs["q_norm"] else None
+    k_norm = frame.ptr(7) if frame.attrs["k_norm"] else None
     with for_(0, n_heads) as loop:
         at = loop.iv * head_bytes
-        _head(p, x + at, q_out + at, angles, frame.ptr(6) if frame.attrs["q_norm"] else None, factor)
+        _head(p, x + at, q_out + at, angles=angles, weight=q_norm, factor=factor)
     with for_(0, n_kv_heads) as loop:
         source = x + (loop.iv + n_heads) * head_bytes
-        _head(p, source, p.key, angles, frame.ptr(7) if frame.attrs["k_norm"] else None, None)
+        _head(p, source, p.key, angles=angles, weight=k_norm)
         _store_key(p, page + loop.iv * p.kv.head_bytes, position & (PAGE - 1))
     with for_(0, n_kv_heads) as loop:
         source = x + (loop.iv + (n_heads + n_kv_heads)) * head_bytes
         _store_value(p, source, page + (loop.iv * p.kv.head_bytes + p.kv.values), position & (PAGE - 1))
 
 
-def _head(p: _Problem, x: Ptr, out: Ptr, angles: Ptr | None, weight: Ptr | None, factor: V | None) -> None:
+def _head(
+    p: _Problem, x: Ptr, out: Ptr, *, angles: Ptr | None, weight: Ptr | None, factor: V | None = None
+) -> None:
     """Norm, rotation and factor of one head, each where it applies; `out` may not overlap `x`."""
     spec, half = ("f32", p.width), p.head_dim // 2
     scale = None if weight is None else splat(_rms_factor(p, x), p.width)
