@@ -13,9 +13,7 @@ def compress(data: bytes) -> bytes | None:
     """One zstd frame with its content size, or None where a reader would refuse it or it saves nothing."""
     if len(data) > spec.MAX_COMPRESSED_RAW_SIZE:
         return None
-    packed = zstandard.ZstdCompressor(level=_LEVEL, write_content_size=True, write_checksum=False).compress(
-        data
-    )
+    packed = zstandard.ZstdCompressor(level=_LEVEL, write_content_size=True, write_checksum=False).compress(data)
     if len(packed) >= len(data) or len(data) > spec.MAX_COMPRESSION_RATIO * len(packed):
         return None
     return packed
@@ -28,9 +26,7 @@ def check_frame(data: memoryview, raw_size: int, label: str, where: str) -> None
     except zstandard.ZstdError as error:
         raise CompressionError(f"bad zstd frame: {where}: section {label}: {_ADVICE}") from error
     if parameters.content_size != raw_size:
-        raise CompressionError(
-            f"bad zstd frame: {where}: section {label} does not state {raw_size} bytes: {_ADVICE}"
-        )
+        raise CompressionError(f"bad zstd frame: {where}: section {label} does not state {raw_size} bytes: {_ADVICE}")
 
 
 def decompress(data: memoryview, raw_size: int, label: str, where: str) -> bytes:
@@ -39,9 +35,7 @@ def decompress(data: memoryview, raw_size: int, label: str, where: str) -> bytes
     try:
         raw = zstandard.ZstdDecompressor().decompress(data, max_output_size=raw_size, allow_extra_data=False)
     except zstandard.ZstdError as error:
-        raise CompressionError(
-            f"bad zstd frame: {where}: section {label} does not decompress: {_ADVICE}"
-        ) from error
+        raise CompressionError(f"bad zstd frame: {where}: section {label} does not decompress: {_ADVICE}") from error
     if len(raw) != raw_size:
         raise CompressionError(f"bad zstd frame: {where}: section {label} has {len(raw)} bytes: {_ADVICE}")
     return bytes(raw)

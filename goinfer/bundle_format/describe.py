@@ -44,8 +44,7 @@ class BundleInfo:
         width = max(len("section"), *(len(s.section) for s in self.sections))
         head = f"{'section':{width}}  {'offset':>14}  {'stored':>14}  {'raw':>14}  codec  chunks"
         rows = [
-            f"{s.section:{width}}  {s.offset:>14,}  {s.size:>14,}  {s.raw_size:>14,}  {s.codec:5}"
-            f"  {s.chunks:>6}"
+            f"{s.section:{width}}  {s.offset:>14,}  {s.size:>14,}  {s.raw_size:>14,}  {s.codec:5}  {s.chunks:>6}"
             for s in self.sections
         ]
         total = f"{self.file_size:,} bytes, format version {self.version}, {self.overhead:,} bytes of layout"

@@ -61,8 +61,7 @@ def parse_header(data: bytes, actual_size: int, where: str) -> Header:
     _check_magic(data, where)
     if len(data) < spec.HEADER_SIZE:
         raise TruncatedError(
-            f"truncated header: {where}: {len(data)} bytes read, {spec.HEADER_SIZE} needed: "
-            "copy the file again"
+            f"truncated header: {where}: {len(data)} bytes read, {spec.HEADER_SIZE} needed: copy the file again"
         )
     _, version, flags, file_size, index_offset, index_size, index_crc, reserved, crc = struct.unpack(
         spec.HEADER_STRUCT, data[: spec.HEADER_SIZE]
@@ -89,9 +88,7 @@ def parse_header(data: bytes, actual_size: int, where: str) -> Header:
 
 def _check_magic(data: bytes, where: str) -> None:
     if not data:
-        raise TruncatedError(
-            f"empty file: {where}: 0 bytes read, {spec.HEADER_SIZE} needed: copy the file again"
-        )
+        raise TruncatedError(f"empty file: {where}: 0 bytes read, {spec.HEADER_SIZE} needed: copy the file again")
     if data[: len(spec.MAGIC)] == spec.MAGIC[: len(data)]:
         return
     for prefix, advice in _FOREIGN:
@@ -106,8 +103,7 @@ def _check_magic(data: bytes, where: str) -> None:
 def _check_sizes(header: Header, actual_size: int, where: str) -> None:
     if actual_size < header.file_size:
         raise TruncatedError(
-            f"truncated file: {where}: {actual_size} bytes, the header says {header.file_size}: "
-            "copy the file again"
+            f"truncated file: {where}: {actual_size} bytes, the header says {header.file_size}: copy the file again"
         )
     if actual_size > header.file_size:
         raise TrailingBytesError(
@@ -127,6 +123,5 @@ def _check_sizes(header: Header, actual_size: int, where: str) -> None:
         )
     if end < header.file_size:
         raise TrailingBytesError(
-            f"trailing bytes: {where}: {header.file_size - end} bytes after the index: "
-            "compile the model again"
+            f"trailing bytes: {where}: {header.file_size - end} bytes after the index: compile the model again"
         )

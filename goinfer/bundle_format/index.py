@@ -117,14 +117,10 @@ def decode_index(data: bytes, where: str) -> tuple[Section, ...]:
     except BundleError:
         raise
     except msgpack.ExtraData as error:
-        raise TrailingBytesError(
-            f"trailing bytes in index: {where}: after the msgpack value: {_ADVICE}"
-        ) from error
+        raise TrailingBytesError(f"trailing bytes in index: {where}: after the msgpack value: {_ADVICE}") from error
     # For bad input msgpack raises errors of its own, ValueError (UnicodeDecodeError) and OverflowError.
     except (msgpack.UnpackException, ValueError, OverflowError, RecursionError) as error:
-        raise IndexFormatError(
-            f"bad index: {where}: not valid msgpack ({_one_line(error)}): {_ADVICE}"
-        ) from error
+        raise IndexFormatError(f"bad index: {where}: not valid msgpack ({_one_line(error)}): {_ADVICE}") from error
     if not isinstance(value, _Top):
         raise IndexFormatError(f"bad index: {where}: the outermost value is no map with sections: {_ADVICE}")
     return value.sections
@@ -150,9 +146,7 @@ class _Decoder:
 
     def on_list(self, items: list[Any]) -> tuple[Section, ...]:
         if not all(isinstance(item, Section) for item in items):
-            raise IndexFormatError(
-                f"bad index: {self.where}: a list holds something that is no section: {_ADVICE}"
-            )
+            raise IndexFormatError(f"bad index: {self.where}: a list holds something that is no section: {_ADVICE}")
         return tuple(items)
 
     def on_map(self, pairs: list[tuple[Any, Any]]) -> Section | _Top:
@@ -182,9 +176,7 @@ class _Decoder:
         for key in ("align", "codec", "kind", "offset", "raw", "size"):
             # bool is a subclass of int, and msgpack has negative numbers: neither is a size.
             if type(fields[key]) is not int or fields[key] < 0:
-                raise IndexFormatError(
-                    f"bad index: {where}: `{key}` of a section is no natural number: {_ADVICE}"
-                )
+                raise IndexFormatError(f"bad index: {where}: `{key}` of a section is no natural number: {_ADVICE}")
         name, table = fields["name"], fields["crc"]
         if type(name) is not str or type(table) is not bytes:
             raise IndexFormatError(f"bad index: {where}: `name` or `crc` has the wrong type: {_ADVICE}")
@@ -256,21 +248,17 @@ def check_layout(sections: Sequence[Section], index_offset: int, where: str) -> 
             )
         if section.offset < position:
             raise OverlapError(
-                f"sections overlap: {where}: {span} begins before the end of {before} at {position}: "
-                f"{_ADVICE}"
+                f"sections overlap: {where}: {span} begins before the end of {before} at {position}: {_ADVICE}"
             )
         if section.offset % section.align:
-            raise AlignmentError(
-                f"bad alignment: {where}: {span} is not on a multiple of {section.align}: {_ADVICE}"
-            )
+            raise AlignmentError(f"bad alignment: {where}: {span} is not on a multiple of {section.align}: {_ADVICE}")
         if section.offset != spec.align_up(position, section.align):
             raise GapError(f"hole in the file: {where}: between {before} at {position} and {span}: {_ADVICE}")
         padding.append((position, section.offset))
         position, before = section.end, f"section {section.label}"
     if index_offset != spec.align_up(position, spec.INDEX_ALIGN):
         raise GapError(
-            f"hole in the file: {where}: between {before} at {position} and the index at {index_offset}: "
-            f"{_ADVICE}"
+            f"hole in the file: {where}: between {before} at {position} and the index at {index_offset}: {_ADVICE}"
         )
     padding.append((position, index_offset))
     return [(start, end) for start, end in padding if start < end]
@@ -279,9 +267,7 @@ def check_layout(sections: Sequence[Section], index_offset: int, where: str) -> 
 def check_set(sections: Sequence[Section], where: str) -> None:
     """The rules on the set of sections: a cap on their number, no duplicates, exactly one manifest."""
     if len(sections) > spec.MAX_SECTIONS:
-        raise LimitError(
-            f"too many sections: {where}: {len(sections)}, at most {spec.MAX_SECTIONS}: {_ADVICE}"
-        )
+        raise LimitError(f"too many sections: {where}: {len(sections)}, at most {spec.MAX_SECTIONS}: {_ADVICE}")
     seen: set[tuple[str, str]] = set()
     for section in sections:
         if (section.kind, section.name) in seen:
@@ -289,11 +275,8 @@ def check_set(sections: Sequence[Section], where: str) -> None:
         seen.add((section.kind, section.name))
     manifests = [s for s in sections if s.kind == "manifest"]
     if len(manifests) != 1 or manifests[0].name:
-        raise MissingSectionError(
-            f"no manifest: {where}: exactly one section `manifest` is needed: {_ADVICE}"
-        )
+        raise MissingSectionError(f"no manifest: {where}: exactly one section `manifest` is needed: {_ADVICE}")
     if manifests[0].raw_size > spec.MAX_MANIFEST_SIZE:
         raise LimitError(
-            f"manifest too large: {where}: {manifests[0].raw_size} bytes, at most "
-            f"{spec.MAX_MANIFEST_SIZE}: {_ADVICE}"
+            f"manifest too large: {where}: {manifests[0].raw_size} bytes, at most {spec.MAX_MANIFEST_SIZE}: {_ADVICE}"
         )

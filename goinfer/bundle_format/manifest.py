@@ -39,14 +39,10 @@ def decode_manifest(data: bytes | memoryview, where: str) -> dict[str, Any]:
         raise ManifestError(f"bad manifest: {where}: section manifest holds {text}: {_ADVICE}")
 
     try:
-        values = json.loads(
-            bytes(data).decode("utf-8"), object_pairs_hook=no_duplicates, parse_constant=refuse
-        )
+        values = json.loads(bytes(data).decode("utf-8"), object_pairs_hook=no_duplicates, parse_constant=refuse)
     except (ValueError, RecursionError) as error:
         reason = ascii(str(error))[1:-1][:120]
-        raise ManifestError(
-            f"bad manifest: {where}: section manifest is no JSON ({reason}): {_ADVICE}"
-        ) from error
+        raise ManifestError(f"bad manifest: {where}: section manifest is no JSON ({reason}): {_ADVICE}") from error
     if not isinstance(values, dict):
         raise ManifestError(f"bad manifest: {where}: section manifest is no JSON object: {_ADVICE}")
     return values

@@ -86,9 +86,7 @@ class RawBundle:
         try:
             return mmap.mmap(self.fd, self.file_size, access=mmap.ACCESS_READ)
         except ValueError as error:
-            raise TruncatedError(
-                f"truncated file: {self.where}: it became shorter while it was opened"
-            ) from error
+            raise TruncatedError(f"truncated file: {self.where}: it became shorter while it was opened") from error
         except OSError as error:
             raise BundleReadError(f"cannot map: {self.where}: {error.strerror}: use a local disk") from error
 
@@ -184,8 +182,7 @@ class Bundle:
         if section is None:
             names = [s.label for s in self.sections if s.kind == kind] or ["none of this kind"]
             raise MissingSectionError(
-                f"no such section: {self._raw.where}: {kind}{'/' + name if name else ''}: there is "
-                f"{', '.join(names)}"
+                f"no such section: {self._raw.where}: {kind}{'/' + name if name else ''}: there is {', '.join(names)}"
             )
         return section
 
@@ -301,9 +298,7 @@ def _open(path: str | os.PathLike[str], where: str) -> tuple[int, int]:
         raise BundleOpenError(f"no such file: {where}: check the path") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise BundleOpenError(
-            f"cannot open: {where}: {reason}: check the path and its permissions"
-        ) from error
+        raise BundleOpenError(f"cannot open: {where}: {reason}: check the path and its permissions") from error
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         os.close(fd)

@@ -96,9 +96,7 @@ def checked_chunks(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def check_chunks(
-    sections: Iterable[Section], range_crc: RangeCrc, where: str, threads: int | None = None
-) -> None:
+def check_chunks(sections: Iterable[Section], range_crc: RangeCrc, where: str, threads: int | None = None) -> None:
     """Raise ChecksumError for the first chunk in the file that does not match."""
     # Without `closing`, the traceback would keep the iterator and its threads alive after the error.
     with contextlib.closing(checked_chunks(sections, range_crc, where, threads)) as checked:
