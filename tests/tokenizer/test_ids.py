@@ -1,0 +1,81 @@
+"""Ids equal to Hugging Face `tokenizers`, for every pre-tokenizer and both kinds of vocabulary."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from goinfer.compiler.tokenizer_pre import PRE_TOKENIZERS
+from tests.tokenizer import oracles, samples
+
+SPM = [(True, False), (False, False), (False, True)]
+FUZZ = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.mark.parametrize("name", sorted(PRE_TOKENIZERS))
+def test_byte_level_sample(name: str) -> None:
+    pair = oracles.byte_level(name)
+    for text in [*samples.ALL, samples.LONG]:
+        pair.same(text)
+        pair.same(text, parse_special=False)
+
+
+@pytest.mark.parametrize("name", ["gpt-2", "smollm", "qwen2", "llama-bpe"])
+@FUZZ
+@given(text=samples.texts())
+def test_byte_level_random(name: str, text: str) -> None:
+    oracles.byte_level(name).same(text)
+
+
+@pytest.mark.parametrize(("space_runs", "prefix"), SPM)
+def test_spm_sample(space_runs: bool, prefix: bool) -> None:
+    pair = oracles.spm(space_runs, prefix)
+    for text in [*samples.ALL, samples.LONG]:
+        pair.same(text)
+
+
+@pytest.mark.parametrize(("space_runs", "prefix"), SPM)
+@FUZZ
+@given(text=samples.texts())
+def test_spm_random(space_runs: bool, prefix: bool, text: str) -> None:
+    oracles.spm(space_runs, prefix).same(text)
+
+
+def test_without_byte_fallback_unknown_characters_fuse_into_one() -> None:
+    pair = oracles.spm(False, False, fallback=False)
+    unk = pair.source.unk
+    assert unk in pair.ours.encode("日本 語")
+    for text in samples.ALL:
+        pair.same(text)
+
+
+def test_word_cache_does_not_change_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache of two words is emptied all the time, and gives the same ids."""
+    monkeypatch.setattr("goinfer.runtime.tokenizer._CACHE_LIMIT", 2)
+    monkeypatch.setattr("goinfer.runtime.tokenizer_bpe._MEMO_LIMIT", 2)
+    from goinfer.compiler.tokenizer import build_tokenizer_section
+    from goinfer.runtime.tokenizer import Tokenizer
+
+    for pair in (oracles.byte_level("smollm"), oracles.spm(True)):
+        fresh = Tokenizer(build_tokenizer_section(pair.source))
+        assert fresh.encode(samples.LONG, add_special=False) == pair.expected(samples.LONG)
+
+
+@pytest.mark.parametrize("count", [23, 24, 25, 26, 200])
+def test_long_words_merge_as_short_ones(count: int) -> None:
+    """The two merging algorithms meet at a word length; both sides of it agree with the oracle."""
+    for pair in (oracles.byte_level("gpt-2"), oracles.spm(True)):
+        for unit in ("a", "ab", "the", "aab", "é"):
+            pair.same((unit * count)[:count])
+
+
+def test_lone_surrogates_count_as_replacement_characters() -> None:
+    for pair in (oracles.byte_level("qwen2"), oracles.spm(True)):
+        assert pair.ours.encode("a\ud800b") == pair.ours.encode("a\ufffdb")
+        assert pair.ours.encode("\ud83d\ude42") == pair.ours.encode("🙂")
+
+
+def test_bytes_that_are_not_utf8_encode_as_their_replacement() -> None:
+    for raw in (b"\xff", b"a\xe2\x82b", b"\xf0\x9f\x99", b"\xed\xa0\x80x", b"\xc0\xaf"):
+        text = raw.decode("utf-8", "replace")
+        for pair in (oracles.byte_level("smollm"), oracles.spm(True)):
+            pair.same(text)
+            assert pair.ours.decode(pair.ours.encode(text, add_special=False)) == text
