@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from goinfer.compiler.errors import UnsupportedError
+from goinfer.compiler.errors import ConfigError, UnsupportedError
 from goinfer.compiler.graph import RopeTable
 
 F32 = NDArray[np.float32]
@@ -20,23 +20,35 @@ def table(entry: Mapping[str, Any], dim: int, *, context: int, divisors: F32 | N
     """The table of a normalised rope entry: `rope_theta`, `rope_type` and that type's own keys.
 
     `dim` is the number of rotated elements of a head, `context` the model's longest sequence, `divisors` a stored
-    list of per-frequency divisors (GGUF's rope_freqs). Raises UnsupportedError naming an unknown type or key.
+    list of per-frequency divisors (GGUF's rope_freqs). Raises UnsupportedError or ConfigError naming the type or key.
     """
     kind = entry.get("rope_type") or entry.get("type") or "default"
     if kind not in RULES:
         raise UnsupportedError(f"rope type {kind!r} is not supported; known: {', '.join(sorted(RULES))}")
     rule, known = RULES[kind]
-    unknown = set(entry) - set(known) - {"rope_type", "type", "rope_theta"}
-    if unknown:
-        raise UnsupportedError(f"rope type {kind}: unknown key {sorted(unknown)[0]}")
-    missing = [key for key, needed in known.items() if needed and entry.get(key) is None]
-    if missing:
-        raise UnsupportedError(f"rope type {kind}: key {missing[0]} is missing")
+    _check(kind, known, entry)
     facts = {"original_max_position_embeddings": context} | {k: v for k, v in entry.items() if v is not None}
     inv_freq, factor = rule(facts, dim)
     if divisors is not None:
         inv_freq = np.divide(inv_freq, divisors, dtype=np.float32)
     return RopeTable(dim, tuple(float(f) for f in inv_freq), factor)
+
+
+def _check(kind: str, known: Mapping[str, bool], entry: Mapping[str, Any]) -> None:
+    """Refuse keys the type does not have, missing ones, and values no rule is defined for."""
+    for key, value in entry.items():
+        if key in ("rope_type", "type") or value is None:
+            continue
+        if key not in (*known, "rope_theta"):
+            raise UnsupportedError(f"rope type {kind}: unknown key {key}")
+        if key == "truncate" and isinstance(value, bool):
+            continue
+        least = 0.0 if key.startswith("mscale") else math.ulp(0.0)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < math.inf:
+            raise ConfigError(f"rope type {kind}: {key} {value!r} is not a positive finite number")
+    missing = [key for key, needed in known.items() if needed and entry.get(key) is None]
+    if missing:
+        raise ConfigError(f"rope type {kind}: key {missing[0]} is missing")
 
 
 def _powers(entry: Mapping[str, Any], dim: int) -> F32:

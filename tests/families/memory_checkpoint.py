@@ -35,20 +35,22 @@ class MemoryCheckpoint:
 
 
 def random_weights(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
-    """Random weights of a graph's parameters by graph name, sized so that activations stay near 1."""
+    """Random weights of a graph's parameters by graph name: activations near 1, but embeddings near 0.03.
+
+    An embedding's mean square is then about a hundred times a usual eps, so that a wrong eps shows.
+    """
     rng = np.random.default_rng(seed)
     arrays = {}
     for param in graph.view().params.values():
-        spread = 0.3 if param.role in ("norm", "bias") else param.shape[-1] ** -0.5 * 1.5
+        spread = {"norm": 0.3, "bias": 0.3, "embed": 0.03}.get(param.role, param.shape[-1] ** -0.5 * 1.5)
         values = rng.standard_normal(param.shape) * spread + (param.role == "norm")
         arrays[param.name] = values.astype(np.float32)
     return arrays
 
 
-def tiny_graph(family: Family, config: dict[str, Any], **extra: tuple[int, ...]) -> Graph:
-    """The model-stage graph of a tiny config; `extra` are tensors (by graph name) whose presence matters."""
-    shapes = {"token_embd.weight": (config["vocab_size"], config["hidden_size"]), **extra}
-    rows = {row.graph: row for row in family.tensors}
-    arrays = {rows[name].gguf: np.zeros(shape, np.float32) for name, shape in shapes.items()}
-    store = MemoryCheckpoint("gguf", config, arrays)
-    return build_graph(family, family.configure(store.config, SourceMap.match(store, family.tensors, family.ignored)))
+def tiny_graph(family: Family, config: dict[str, Any]) -> Graph:
+    """The model-stage graph of a tiny config, its head tied to the embedding."""
+    embedding = np.zeros((config["vocab_size"], config["hidden_size"]), np.float32)
+    store = MemoryCheckpoint("gguf", config, {"token_embd.weight": embedding})
+    sources = SourceMap.match(store, family.tensors, family.ignored)
+    return build_graph(family, family.configure(store.config, sources))
