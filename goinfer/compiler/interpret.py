@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from goinfer.compiler.graph import GraphOp, GraphView, Param
+from goinfer.compiler.graph_view import GraphOp, GraphView, Param
 from goinfer.compiler.ops import OPS, GraphError
 from goinfer.compiler.reference import F32, State, Weight
 

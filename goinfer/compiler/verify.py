@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from goinfer.compiler.graph import Graph, GraphOp, GraphView, Param, view_of
+from goinfer.compiler.graph import Graph
+from goinfer.compiler.graph_view import GraphOp, GraphView, Param, view_of
 from goinfer.compiler.ir import ir, signatures
 from goinfer.compiler.ops import FUSED, MODEL, OPS, ROLES, GraphError, TensorType
 from goinfer.compiler.reference import ACTIVATIONS

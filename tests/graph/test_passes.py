@@ -2,6 +2,7 @@
 the second half of each file, to be read before it is committed.
 """
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +80,17 @@ def test_pipeline_fuses_every_family(name: str, tiny: str) -> None:
     assert counts.count("linear") == 4 * layers
     assert counts.count("qkv_post") == counts.count("attention") == counts.count("gate_act") == layers
     assert counts.count("add_norm") == 2 * layers and counts.count("rms_norm") == 1
+
+
+def test_a_norm_weight_that_several_norms_share_stays_before_them() -> None:
+    """Moving it down to the add that is fused last would put it behind its first user."""
+    text = (GOLDENS / "fuse_norm.mlir").read_text().partition(AFTER)[0]
+    lines = [line for line in text.splitlines() if 'name = "n1.weight"' not in line]
+    shared = "\n".join(lines)
+    first, second = (re.search(rf'(%\d+) = "giw.param"\(\) {{name = "n{i}.weight"', text).group(1) for i in (0, 1))
+    graph = Graph.parse(re.sub(rf"{second}(?=[),])", first, shared))
+    BY_NAME["fuse_norm"](graph)
+    verify(graph, REWRITING)
 
 
 def test_pipeline_names_what_it_could_not_fuse() -> None:

@@ -20,9 +20,10 @@ def _fuse(graph: Graph, add: Operation, norm: Operation) -> None:
     if post is not None and _whole_row_norm(post) and len(users(terms["y"])) == 1:
         operands |= {"delta": operands_of(post)["x"], "post_weight": operands_of(post)["weight"]}
         attrs["post_eps"] = attrs_of(post)["eps"]
-    # At the add, so that every user of the sum comes after it; the norm's weight may be declared later, so it moves.
+    # At the add, so that every user of the sum comes after it; a weight that is declared later moves up.
     weight = operands["weight"].owner.operation
-    weight.move_before(add)
+    if add.is_before_in_block(weight):
+        weight.move_before(add)
     total, normed = graph.emit("add_norm", operands, attrs, before=add)
     replace(norm, normed)
     replace(add, total)
