@@ -97,7 +97,7 @@ def build_model(family: Family, checkpoint: Checkpoint) -> BuiltModel:
 
 
 def _notes(view: GraphView, sources: SourceMap) -> tuple[str, ...]:
-    used = {param.name for param in view.params.values()}
+    used = sources.folded.union(param.name for param in view.params.values())
     spare = [source.name for name, source in sources.sources.items() if name not in used and source.spare]
     notes = [f"{name} is in the checkpoint and not stored: nothing reads it" for name in sorted(spare)]
     roles = {view.params[op.operands["weight"]].role for op in view.ops if op.name == "lm_head"}

@@ -117,7 +117,7 @@ def outer_tensors(norm: Transform = AS_STORED) -> tuple[TensorRow, ...]:
         TensorRow(EMBEDDING, EMBEDDING, "model.embed_tokens.weight"),
         TensorRow("output_norm.weight", "output_norm.weight", "model.norm.weight", hf_transform=norm),
         TensorRow(HEAD, HEAD, "lm_head.weight", spare=True),
-        TensorRow(ROPE_DIVISORS, ROPE_DIVISORS, "", spare=True),
+        TensorRow(ROPE_DIVISORS, ROPE_DIVISORS, ""),
     )
 
 

@@ -147,10 +147,7 @@ def rope_entry(view: ConfigView, default_theta: float = 10000.0) -> dict[str, An
 
 def rope_table(view: ConfigView, sources: SourceMap, dim: int, context: int) -> RopeTable:
     """The table of a model with one rope entry; a GGUF file may carry its scaling as a tensor of divisors."""
-    divisors: np.ndarray | None = None
-    if sources.has(ROPE_DIVISORS):
-        divisors = sources.store.read(sources.sources[ROPE_DIVISORS].name)
-    return rope.table(rope_entry(view), dim, context=context, divisors=divisors)
+    return rope.table(rope_entry(view), dim, context=context, divisors=sources.constant(ROPE_DIVISORS))
 
 
 def layer_windows(kinds: Sequence[str], n_layers: int, window: int) -> list[int]:

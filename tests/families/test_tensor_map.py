@@ -70,6 +70,42 @@ def test_check_is_complete_both_ways() -> None:
         sources.check({"head.weight": (4, 2)})
 
 
+def test_a_constant_counts_as_used() -> None:
+    checkpoint = store("gguf", tok__weight=(4, 2), extra=(3,))
+    sources = SourceMap.match(checkpoint, ROWS, ())
+    with pytest.raises(CheckpointError, match="unused tensor: extra"):
+        sources.check({"e.weight": (4, 2)})
+    found = sources.constant("gguf_only")
+    assert found is not None and np.array_equal(found, checkpoint.arrays["extra"])
+    sources.check({"e.weight": (4, 2)})
+    assert sources.constant("head.weight") is None
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3_text"])
+def test_stored_rope_divisors_are_part_of_the_graph_or_refused(name: str) -> None:
+    """Gemma 3 files have none, so one that turns up could change the numbers and is an error."""
+    complete = checkpoint_of(name, "plain")
+    divisors = np.linspace(1, 4, 10, dtype=np.float32)
+    with_table = MemoryCheckpoint("gguf", dict(complete.config), complete.arrays | {"rope_freqs.weight": divisors})
+    if name == "gemma3_text":
+        with pytest.raises(CheckpointError, match=r"unused tensor: rope_freqs.weight"):
+            build_model(family(name), with_table)
+        return
+    built = build_model(family(name), with_table)
+    plain = build_model(family(name), checkpoint_of(name, "plain"))
+    assert built.notes == plain.notes
+    ratio = np.divide(plain.graph.view().ropes["rope"].inv_freq, built.graph.view().ropes["rope"].inv_freq)
+    np.testing.assert_allclose(ratio, divisors, rtol=1e-6)
+
+
+def test_a_head_that_the_config_ties_is_named() -> None:
+    complete = checkpoint_of("llama", "plain")
+    head = np.zeros_like(complete.arrays["token_embd.weight"])
+    config = dict(complete.config) | {"tie_word_embeddings": True}
+    built = build_model(family("llama"), MemoryCheckpoint("gguf", config, complete.arrays | {"output.weight": head}))
+    assert built.notes[0] == "output.weight is in the checkpoint and not stored: nothing reads it"
+
+
 def test_rows_of_each_head_are_unpaired() -> None:
     """Stored 2i+j is graph j*dim/2 + i, as rotating pairs (2i, 2i+1) is rotating (i, i + dim/2)."""
     checkpoint = store("gguf", blk__0__q__weight=(12, 3))
@@ -138,10 +174,10 @@ def test_every_family_is_complete(name: str, tiny: str) -> None:
     for dropped in list(complete.arrays)[:: max(1, len(complete.arrays) // 5)]:
         left = {key: value for key, value in complete.arrays.items() if key != dropped}
         with pytest.raises(MissingTensorError, match="missing tensor"):
-            build_model(family(name), MemoryCheckpoint("gguf", checkpoint_of(name, tiny).config._values, left))
+            build_model(family(name), MemoryCheckpoint("gguf", dict(checkpoint_of(name, tiny).config), left))
     extra = complete.arrays | {"blk.40.attn_norm.weight": np.ones(8, np.float32)}
     with pytest.raises(CheckpointError, match=r"unused tensor: blk.40.attn_norm.weight"):
-        build_model(family(name), MemoryCheckpoint("gguf", checkpoint_of(name, tiny).config._values, extra))
+        build_model(family(name), MemoryCheckpoint("gguf", dict(checkpoint_of(name, tiny).config), extra))
 
 
 @pytest.mark.parametrize("name", FAMILIES)

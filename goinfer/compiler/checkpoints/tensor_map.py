@@ -74,6 +74,7 @@ class SourceMap:
     def __init__(self, store: Checkpoint, sources: Mapping[str, Source]):
         self.store = store
         self.sources = sources
+        self.folded: set[str] = set()
 
     @classmethod
     def match(cls, store: Checkpoint, rows: Sequence[TensorRow], ignored: Iterable[str]) -> "SourceMap":
@@ -106,6 +107,13 @@ class SourceMap:
             raise MissingTensorError(f"missing tensor: {name}")
         return tuple(self.store.tensors[self.sources[name].name].shape)
 
+    def constant(self, name: str) -> F32 | None:
+        """A small tensor as a whole, None if the checkpoint lacks it. Its numbers become part of the graph itself."""
+        if name not in self.sources:
+            return None
+        self.folded.add(name)
+        return self.store.read(self.sources[name].name)
+
     def check(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Raise CheckpointError unless the checkpoint has exactly these graph tensors, with these shapes."""
         missing = [name for name in shapes if name not in self.sources]
@@ -116,7 +124,8 @@ class SourceMap:
             found = tuple(self.store.tensors[source].shape)
             if found != shape:
                 raise TensorShapeError(f"tensor {source}: shape {list(found)}, the config asks for {list(shape)}")
-        unused = [s.name for name, s in self.sources.items() if name not in shapes and not s.spare]
+        used = self.folded.union(shapes)
+        unused = [s.name for name, s in self.sources.items() if name not in used and not s.spare]
         if unused:
             raise CheckpointError(f"unused tensor: {_some(unused)}: the config has no place for it")
 
