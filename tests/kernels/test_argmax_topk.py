@@ -1,6 +1,6 @@
 """The greedy token and the k best of a row: ties, infinities, NaN, and padding that must not be looked at.
 
-Seen red with: ties going to the highest index; padding columns taking part; a NaN in the last group missed.
+Seen red with: ties going to the highest index; padding columns taking part; only the first vector of a group searched for NaN.
 """
 
 import math

@@ -53,6 +53,18 @@ def test_ties_go_to_even(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", RUNNABLE)
+def test_the_product_is_rounded_before_it_becomes_an_integer(target: str) -> None:
+    """Values whose product rounds to a half that it is not: a fused multiply and add gives another code for them."""
+    x = np.random.default_rng(0).uniform(100, 127, (60000, 32)).astype(np.float32)
+    x[:, 0] = np.random.default_rng(1).uniform(127.5, 250, 60000)
+    factor = np.float32(127) / x[:, :1]
+    fused = np.rint(x.astype(np.float64) * factor)
+    values = x[(fused != np.rint(x * factor)).any(axis=1)]
+    assert len(values) >= 3, "no such value among these, so this test sees nothing"
+    assert_quantised(quantised(values, target), values)
+
+
+@pytest.mark.parametrize("target", RUNNABLE)
 def test_a_nan_or_an_infinity_reaches_the_scale_and_no_other_group(target: str) -> None:
     values = normal(1, 96)
     for bad in (np.nan, np.inf, -np.inf):
