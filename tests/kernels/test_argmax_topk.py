@@ -1,6 +1,7 @@
 """The greedy token and the k best of a row: ties, infinities, NaN, and padding that must not be looked at.
 
-Seen red with: ties going to the highest index; padding columns taking part; only the first vector of a group searched for NaN.
+Seen red with: ties going to the highest index; padding columns taking part; a NaN seen in the first vector of a group
+only.
 """
 
 import math
