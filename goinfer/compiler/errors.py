@@ -14,11 +14,23 @@ class WeightRangeError(CompileError):
     """A weight or scale lies outside what the chosen format can hold."""
 
 
-class CheckpointError(GoinferError):
+MAX_MESSAGE = 800
+"""Longest message: names and values in it come from files, which may hold anything."""
+
+
+class SourceError(GoinferError):
+    """Something about the source. The message quotes the source, so it is made one printable line of bounded length."""
+
+    def __init__(self, message: str) -> None:
+        line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in message[: MAX_MESSAGE + 1])
+        super().__init__(line if len(line) <= MAX_MESSAGE else line[:MAX_MESSAGE] + " ...")
+
+
+class CheckpointError(SourceError):
     """A checkpoint is missing, damaged or contradicts itself; the message names file and tensor or key."""
 
 
-class UnsupportedError(GoinferError):
+class UnsupportedError(SourceError):
     """The checkpoint is well formed but uses something goinfer does not know; the message names it."""
 
 

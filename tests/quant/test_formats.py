@@ -195,6 +195,17 @@ def test_activations_of_a_written_example():
     assert (codes.dtype, scales.dtype, sums.dtype) == (np.int8, np.float32, np.int32)
 
 
+def test_activations_that_are_not_finite_stay_visible():
+    x = weights(1, 96, 12)
+    x[0, 3], x[0, 40] = np.nan, -np.inf
+    codes, scales, sums = quantise_activations(x)
+    assert not codes[0, :64].any()
+    assert not sums[0, :2].any()
+    assert np.isnan(scales[0, 0])
+    assert np.isposinf(scales[0, 1])
+    assert np.isfinite(scales[0, 2])
+
+
 def test_activations_pad_k_and_survive_denormals():
     x = weights(3, 40, 11)
     x[1] = 0

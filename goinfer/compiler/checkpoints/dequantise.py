@@ -33,7 +33,7 @@ def dequantise(type_name: str, raw: Bytes) -> F32Array:
     if type_name == "F32":
         return np.ascontiguousarray(raw).view(np.float32)
     kind = BY_NAME[type_name]
-    rows = raw.shape[0]
+    rows, columns = raw.shape[0], raw.shape[1] // kind.block_bytes * kind.block_size
     blocks = np.ascontiguousarray(raw).reshape(-1, kind.block_bytes)
     out = np.empty((len(blocks), kind.block_size), np.float32)
     decode = _DECODERS.get(type_name) or _library_decoder(type_name)
@@ -41,7 +41,7 @@ def dequantise(type_name: str, raw: Bytes) -> F32Array:
     with np.errstate(invalid="ignore", over="ignore"):  # non-finite scales are found by the caller, by name
         for start in range(0, len(blocks), step):
             decode(blocks[start : start + step], out[start : start + step])
-    return out.reshape(rows, -1)
+    return out.reshape(rows, columns)
 
 
 def _f16(blocks: Bytes, out: F32Array) -> None:

@@ -30,7 +30,7 @@ class SourceFile:
         self.path = path
         self.name = shown(path.name)
         try:
-            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not wait for a writer
         except OSError as error:
             raise NotACheckpointError(f"{shown(path)}: cannot be opened: {error.strerror}") from None
         status = os.fstat(self._fd)

@@ -54,12 +54,11 @@ def read_header(file: SourceFile) -> tuple[StoredTensor, ...]:
     length = int.from_bytes(file.read(0, 8), "little")
     if length > MAX_HEADER:
         raise CountError(f"{file.name}: claims a header of {length} bytes: not a safetensors file")
+    if file.size > 8 and file.read(8, 1) != b"{":
+        raise HeaderFormatError(f"{file.name}: the header does not begin with '{{': not a safetensors file")
     if 8 + length > file.size:
         raise CheckpointTruncatedError(f"{file.name}: the header needs {8 + length} bytes, the file has {file.size}")
-    raw = file.read(8, length)
-    if not raw.startswith(b"{"):
-        raise HeaderFormatError(f"{file.name}: the header does not begin with '{{': not a safetensors file")
-    entries = parse_object(raw, file.name, HeaderFormatError)
+    entries = parse_object(file.read(8, length), file.name, HeaderFormatError)
     entries.pop("__metadata__", None)
     tensors = sorted(
         (_tensor(file, name, entry, 8 + length) for name, entry in entries.items()), key=lambda t: (t.start, t.nbytes)
