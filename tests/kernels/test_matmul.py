@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from goinfer.bundle_format.kernel_abi import ROW_BLOCK, f32_row_bytes, q8_row_bytes, round_up
+from goinfer.codegen import reference
 from goinfer.compiler.quant.formats import format_named, quantise_activations
 from tests.kernels.harness import NATIVE_TARGETS, Call, aligned, place, run
 
@@ -23,7 +24,7 @@ def q8_rows(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     rows[:, :padded] = codes.view(np.uint8)
     rows[:, padded : padded + 4 * groups] = scales.view(np.uint8)
     rows[:, padded + 4 * groups : padded + 8 * groups] = sums.view(np.uint8)
-    return rows, codes.reshape(len(x), groups, 32) * scales.astype(np.float64)[..., None]
+    return rows, reference.dequantise(codes, scales, x.shape[1])
 
 
 def case(fmt: str, n: int, k: int, rows: int, seed: int, kind: str = "normal") -> tuple[Call, np.ndarray, np.ndarray]:
@@ -43,7 +44,6 @@ def case(fmt: str, n: int, k: int, rows: int, seed: int, kind: str = "normal") -
     stored = storage.unpack(packed, n, k).astype(np.float64)
     if fmt in ("int4", "int8int8"):
         xs, values = q8_rows(x)
-        values = values.reshape(rows, -1)[:, :k]
     else:
         xs = aligned((rows, f32_row_bytes(k) // 4), np.float32, 0)
         xs[:, :k] = x
@@ -54,7 +54,7 @@ def case(fmt: str, n: int, k: int, rows: int, seed: int, kind: str = "normal") -
         [place(packed), xs, out], [round_up(k, 32) // 32, xs.strides[0], out.strides[0]],
         rows=rows, row_tile=ROW_BLOCK, units=round_up(n, 16) // 16,
     )  # fmt: skip
-    return call, values @ stored.T, np.abs(values) @ np.abs(stored).T
+    return call, reference.matmul(values, stored), np.abs(values) @ np.abs(stored).T
 
 
 @pytest.mark.parametrize("target", NATIVE_TARGETS)
