@@ -14,6 +14,8 @@ A group (one row of one block) of zeros has scale 0 and decodes to exact zeros.
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -21,7 +23,7 @@ import numpy.typing as npt
 
 from goinfer.bundle_format.errors import UsageError
 from goinfer.compiler.errors import WeightRangeError
-from goinfer.compiler.quant import search
+from goinfer.compiler.quant import native, search
 from goinfer.compiler.quant.panels import (
     BLOCK_K,
     PANEL_ROWS,
@@ -39,9 +41,21 @@ Bytes = npt.NDArray[np.uint8]
 
 INT8_MAX: Final = 127
 
+_CHUNK: Final = 1 << 15
+"""Values worked on at once, so that temporaries stay in a core's cache."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Packed bytes, the sum of squares of the weights, and that of the error."""
+
+    data: Bytes
+    energy: float
+    error: float
+
 
 class Format(Protocol):
-    """A storage format of matrices. Packing needs room for about six copies of the band it is given."""
+    """A storage format of matrices. Packing needs room for about two copies of the band it is given."""
 
     name: str
     bits_per_weight: float
@@ -49,6 +63,10 @@ class Format(Protocol):
 
     def pack(self, w: F32Array) -> Bytes:
         """The packed bytes (1-D) of a finite float32 matrix [n, k]."""
+        ...
+
+    def measure(self, w: F32Array) -> Packed:
+        """The same bytes, with the energy of w and of unpack(pack(w)) - w; the same numbers on every machine."""
         ...
 
     def unpack(self, buffer: Bytes, n: int, k: int) -> F32Array:
@@ -70,6 +88,14 @@ class _Blocks:
     name: str
     bits_per_weight: float
     block_bytes: int
+
+    def pack(self, w: F32Array) -> Bytes:
+        """The packed bytes of w."""
+        return self.measure(w).data
+
+    def measure(self, w: F32Array) -> Packed:
+        """The packed bytes and the two energies."""
+        raise NotImplementedError
 
     def nbytes(self, n: int, k: int) -> int:
         """Bytes that a packed [n, k] takes."""
@@ -93,9 +119,9 @@ class F32(_Blocks):
     bits_per_weight = 32.0
     block_bytes = 2048
 
-    def pack(self, w: F32Array) -> Bytes:
-        """The packed bytes of w."""
-        return _pack_plain(w)
+    def measure(self, w: F32Array) -> Packed:
+        """The packed bytes of w; nothing is lost."""
+        return Packed(_pack_plain(w), _energy(w), 0.0)
 
     def unpack(self, buffer: Bytes, n: int, k: int) -> F32Array:
         """The matrix, bit for bit."""
@@ -109,13 +135,18 @@ class BF16(_Blocks):
     bits_per_weight = 16.0
     block_bytes = 1024
 
-    def pack(self, w: F32Array) -> Bytes:
-        """The packed bytes of w."""
-        bits = np.ascontiguousarray(w, np.float32).view(np.uint32)
-        upper = ((bits + (np.uint32(0x7FFF) + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
-        if np.any((upper & 0x7F80) == 0x7F80):
+    def measure(self, w: F32Array) -> Packed:
+        """The packed bytes of w, with the energy of w and of what rounding changed."""
+        upper = np.empty(w.shape, np.uint16)
+        change = 0.0
+        step = max(1, _CHUNK // max(1, w.shape[1]))
+        for start in range(0, len(w), step):
+            band = np.ascontiguousarray(w[start : start + step])
+            upper[start : start + step] = rounded = _round_to_bf16(band)
+            change += _energy(band - (rounded.astype(np.uint32) << 16).view(np.float32))
+        if ((upper & 0x7F80) == 0x7F80).any():
             raise WeightRangeError("quantise: a weight is beyond the largest bf16: use the f32 recipe")
-        return _pack_plain(upper)
+        return Packed(_pack_plain(upper), _energy(w), change)
 
     def unpack(self, buffer: Bytes, n: int, k: int) -> F32Array:
         """The rounded matrix."""
@@ -124,19 +155,24 @@ class BF16(_Blocks):
 
 
 class _Integer(_Blocks):
-    """Codes in loads of 64 bytes, then one f16 scale a row; worked on in tiles that fit a core's cache."""
+    """Codes in loads of 64 bytes, then one f16 scale a row."""
 
-    def pack(self, w: F32Array) -> Bytes:
-        """The packed bytes of w."""
+    def measure(self, w: F32Array) -> Packed:
+        """The packed bytes of w, with the energy of w and of what packing changed."""
         whole = pad(w)
-        panels, blocks = blocks_of(*whole.shape)
-        source = whole.reshape(panels * PANEL_ROWS, blocks * BLOCK_K)
-        out = np.empty((panels, blocks, self.block_bytes), np.uint8)
-        for p, b in tiles(panels, blocks):
+        out = np.empty((*blocks_of(*whole.shape), self.block_bytes), np.uint8)
+        stats = search.new_stats()
+        if not native.pack(self.name, whole, out, stats):
+            self.pack_slowly(whole, out, stats)
+        search.refuse_overflow(stats)
+        return Packed(out.reshape(-1), math.fsum(stats[0]), math.fsum(stats[1]))
+
+    def pack_slowly(self, whole: F32Array, out: Bytes, stats: search.Stats) -> None:
+        """A padded matrix into out [panels, blocks, block_bytes] with NumPy alone, in tiles that fit a core's cache."""
+        for p, b in tiles(*out.shape[:2]):
             rows = slice(p.start * PANEL_ROWS, p.stop * PANEL_ROWS)
-            tile = np.ascontiguousarray(source[rows, b.start * BLOCK_K : b.stop * BLOCK_K])
-            self._store(out[p, b], *self._quantise(to_quads(tile)))
-        return out.reshape(-1)
+            tile = np.ascontiguousarray(whole[rows, b.start * BLOCK_K : b.stop * BLOCK_K])
+            self._store(out[p, b], *self._quantise(to_quads(tile), stats))
 
     def repack(self, source_type: str, blocks: Bytes) -> Bytes | None:
         """The source's codes and f16 scales, unchanged, where the groups and codes of the two types agree."""
@@ -154,7 +190,7 @@ class _Integer(_Blocks):
 
     _zero_code: int
 
-    def _quantise(self, quads: F32Array) -> tuple[Bytes, npt.NDArray[np.float16]]:
+    def _quantise(self, quads: F32Array, stats: search.Stats) -> tuple[Bytes, npt.NDArray[np.float16]]:
         """Code bytes in the shape of quads, and scales [panels, blocks, 16]."""
         raise NotImplementedError
 
@@ -181,8 +217,8 @@ class Int8(_Integer):
         codes = view[..., :512].reshape(*view.shape[:2], QUADS, PANEL_ROWS, 4).view(np.int8).astype(np.float32)
         return from_quads((codes * _scales(view)).transpose(2, 0, 1, 3, 4), n, k)
 
-    def _quantise(self, quads: F32Array) -> tuple[Bytes, npt.NDArray[np.float16]]:
-        return search.int8_codes(quads)
+    def _quantise(self, quads: F32Array, stats: search.Stats) -> tuple[Bytes, npt.NDArray[np.float16]]:
+        return search.int8_codes(quads, stats)
 
     def _store(self, out: Bytes, codes: Bytes, scales: npt.NDArray[np.float16]) -> None:
         panels, blocks = out.shape[:2]
@@ -216,8 +252,8 @@ class Int4(_Integer):
         values = (codes.astype(np.float32) - np.float32(8)) * _scales(view)
         return from_quads(values.transpose(2, 0, 1, 3, 4), n, k)
 
-    def _quantise(self, quads: F32Array) -> tuple[Bytes, npt.NDArray[np.float16]]:
-        return search.int4_codes(quads)
+    def _quantise(self, quads: F32Array, stats: search.Stats) -> tuple[Bytes, npt.NDArray[np.float16]]:
+        return search.int4_codes(quads, stats)
 
     def _store(self, out: Bytes, codes: Bytes, scales: npt.NDArray[np.float16]) -> None:
         panels, blocks = out.shape[:2]
@@ -232,6 +268,25 @@ class Int4(_Integer):
         grouped = blocks.reshape(len(blocks), -1, 18)
         nibbles = np.concatenate([grouped[..., 2:] & 15, grouped[..., 2:] >> 4], axis=-1)
         return nibbles.reshape(len(blocks), -1), np.ascontiguousarray(grouped[..., :2]).view(np.float16)[..., 0]
+
+
+def _round_to_bf16(band: F32Array) -> npt.NDArray[np.uint16]:
+    """The upper halves of float32 values, rounded to nearest even; the largest values become infinite."""
+    bits = band.view(np.uint32)
+    odd = bits >> np.uint32(16)
+    odd &= np.uint32(1)
+    odd += np.uint32(0x7FFF)
+    odd += bits
+    odd >>= np.uint32(16)
+    return odd.astype(np.uint16)
+
+
+def _energy(values: F32Array) -> float:
+    """The sum of squares, in a fixed order."""
+    total, flat = 0.0, values.reshape(-1)
+    for start in range(0, len(flat), _CHUNK):
+        total += float(np.square(flat[start : start + _CHUNK], dtype=np.float64).sum())
+    return total
 
 
 def _pack_plain(w: npt.NDArray[Any]) -> Bytes:

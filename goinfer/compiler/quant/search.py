@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from goinfer.compiler.errors import WeightRangeError
+from goinfer.compiler.quant.panels import PANEL_ROWS
 
 F32Array = npt.NDArray[np.float32]
 F16Array = npt.NDArray[np.float16]
@@ -28,27 +29,49 @@ absmax / -8 without a refit has 0.0859.
 """
 
 
-def int8_codes(quads: F32Array) -> tuple[CodeArray, F16Array]:
-    """Codes in [-127, 127] as two's complement bytes, and f16 scales [panels, blocks, 16]."""
+Stats = npt.NDArray[np.float64]
+"""[3, 16]: for each row of a panel the energy of its weights, the energy of the error, and the largest scale."""
+
+
+def new_stats() -> Stats:
+    """Statistics of nothing yet."""
+    return np.zeros((3, PANEL_ROWS), np.float64)
+
+
+def int8_codes(quads: F32Array, stats: Stats) -> tuple[CodeArray, F16Array]:
+    """Codes in [-127, 127] as two's complement bytes, and f16 scales [panels, blocks, 16]. Adds to stats."""
     flat = _flat(quads)
     high, low = _extremes(flat)
     largest: F32Array = np.maximum(high, -low)
-    scales = _to_f16(largest / np.float32(127))
+    exact = largest / np.float32(127)
+    scales = _to_f16(exact)
     # A scale that f16 rounded down by more than half a step of the last code would clip the largest value.
     clipped = scales.astype(np.float32) * np.float32(127.5) < largest
     scales[clipped] = np.nextafter(scales[clipped], np.float16(np.inf))
     codes = _rounded(flat, _inverse(scales), -127, 127, np.empty_like(flat))
+    _count(stats, flat, codes, scales, exact)
     return codes.astype(np.int8).view(np.uint8).reshape(quads.shape), scales.reshape(quads.shape[1:4])
 
 
-def int4_codes(quads: F32Array) -> tuple[CodeArray, F16Array]:
+def int4_codes(quads: F32Array, stats: Stats) -> tuple[CodeArray, F16Array]:
     """Codes 0..15 (the value + 8) and f16 scales [panels, blocks, 16] of least squared error over a few tries."""
     flat = _flat(quads)
     work = np.empty_like(flat)
-    scales = _to_f16(_int4_scales(flat, work))
+    exact = _int4_scales(flat, work)
+    scales = _to_f16(exact)
     codes = _rounded(flat, _inverse(scales), -8, 7, work)
+    _count(stats, flat, codes, scales, exact)
     codes += np.float32(8)
     return codes.astype(np.uint8).reshape(quads.shape), scales.reshape(quads.shape[1:4])
+
+
+def refuse_overflow(stats: Stats) -> None:
+    """Raise WeightRangeError if a group needs a scale that f16 cannot hold: its weights would be lost."""
+    largest = stats[2].max()
+    if not largest <= MAX_F16:
+        raise WeightRangeError(
+            f"quantise: a weight group needs scale {largest:.3g}, over f16's {MAX_F16:g}: use the f32 or bf16 recipe"
+        )
 
 
 def _int4_scales(flat: F32Array, codes: F32Array) -> F32Array:
@@ -103,13 +126,21 @@ def _rounded(flat: F32Array, inverse: F32Array, low: float, high: float, out: F3
 
 
 def _to_f16(scales: F32Array) -> F16Array:
-    """Scales rounded to f16; a scale that f16 cannot hold is an error, for the weight would be lost."""
-    if scales.size and not np.abs(scales).max() <= MAX_F16:
-        raise WeightRangeError(
-            f"quantise: a weight group needs scale {np.abs(scales).max():.3g}, over f16's {MAX_F16:g}: "
-            "use the f32 or bf16 recipe"
-        )
-    return scales.astype(np.float16) + np.float16(0)  # no negative zero: a zero group is all zero bytes
+    """Scales rounded to f16, without negative zeros: a zero group is all zero bytes."""
+    with np.errstate(over="ignore"):  # refuse_overflow reports it
+        return scales.astype(np.float16) + np.float16(0)
+
+
+def _count(stats: Stats, flat: F32Array, codes: F32Array, scales: F16Array, exact: F32Array) -> None:
+    """Add the groups' energy and error to their rows' statistics in order, and keep the largest scale of each row."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        product = np.multiply(codes.reshape(len(flat), -1), np.repeat(scales.astype(np.float32), 4))
+        error = np.subtract(flat, product.reshape(flat.shape))
+        parts = (_group_sums(np.multiply(flat, flat)), _group_sums(np.multiply(error, error)))
+    for row, part in zip(stats, parts, strict=False):
+        groups = part.reshape(-1, PANEL_ROWS).astype(np.float64)
+        row[...] = np.add.reduce(np.concatenate([row[None], groups]), axis=0)
+    stats[2] = np.maximum(stats[2], np.abs(exact).reshape(-1, PANEL_ROWS).max(axis=0))
 
 
 def _inverse(scales: F16Array) -> F32Array:
