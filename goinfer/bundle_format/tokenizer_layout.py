@@ -63,6 +63,26 @@ ARRAYS: Final[Mapping[str, Literal["I", "H", "B"]]] = {
     "class_blocks": "B",
 }
 
+META_KEYS: Final = frozenset(
+    (
+        "kind",
+        "patterns",
+        "normalizer",
+        "prefix_space",
+        "split_spaces",
+        "words",
+        "strip_left",
+        "ignore_merges",
+        "fuse_unk",
+        "unk",
+        "bos",
+        "eos",
+        "pad",
+        "prefix_ids",
+        "suffix_ids",
+    )
+)
+
 _HEAD = struct.Struct("<4sIIIQ")
 _ENTRY = struct.Struct("<16sQQ")
 _ITEM_SIZE = {"I": 4, "H": 2, "B": 1}
@@ -91,7 +111,7 @@ def pack(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
 
 
 def unpack(section: memoryview) -> tuple[dict[str, Any], dict[str, memoryview]]:
-    """Metadata and typed views into `section`, all ranges and lengths checked; nothing is copied."""
+    """Metadata and typed views into `section`, all ranges, lengths and ids checked; nothing is copied."""
     view = section.cast("B")
     meta, entries = _read_head(view)
     arrays: dict[str, memoryview] = {}
@@ -105,7 +125,7 @@ def unpack(section: memoryview) -> tuple[dict[str, Any], dict[str, memoryview]]:
     missing = ARRAYS.keys() - arrays.keys()
     if missing:
         raise TokenizerSectionError(f"tokenizer section: array {min(missing)} is missing")
-    _check_lengths(arrays)
+    _check(meta, arrays)
     return meta, arrays
 
 
@@ -133,26 +153,48 @@ def _read_head(view: memoryview) -> tuple[dict[str, Any], list[tuple[str, int, i
     return meta, entries
 
 
-def _check_lengths(a: Mapping[str, memoryview]) -> None:
-    """Sizes that belong together, so that a reader's indices stay inside once the ids are valid."""
-    vocab = len(a["token_flags"])
-    slots = len(a["token_hash"])
+def _check(meta: Mapping[str, Any], views: Mapping[str, memoryview]) -> None:
+    """All lengths, offsets and ids: a reader may then follow every number in the tables."""
+    missing = META_KEYS - meta.keys()
+    if missing:
+        raise TokenizerSectionError(f"tokenizer section: the metadata lacks {min(missing)!r}")
+    a = {name: np.frombuffer(view, dtype=np.dtype(ARRAYS[name])) for name, view in views.items()}
+    vocab, slots = len(a["token_flags"]), len(a["token_hash"])
     merges, added = len(a["merge_results"]), len(a["added_ids"])
-    rules = [
-        ("token_offsets", len(a["token_offsets"]) == vocab + 1),
-        ("token_bytes", vocab > 0 and a["token_offsets"][vocab] == len(a["token_bytes"])),
-        ("token_hash", slots > 0 and slots & (slots - 1) == 0),
-        ("byte_ids", len(a["byte_ids"]) == 256),
-        ("merge_offsets", len(a["merge_offsets"]) == vocab + 1 and a["merge_offsets"][vocab] == merges),
-        ("merge_rights", len(a["merge_rights"]) == len(a["merge_ranks"]) == merges),
-        ("added_offsets", len(a["added_offsets"]) == added + 1 == len(a["added_flags"]) + 1),
-        ("added_bytes", a["added_offsets"][added] == len(a["added_bytes"])),
-        ("class_index", len(a["class_index"]) == CODE_POINT_BLOCKS),
-        ("class_blocks", len(a["class_blocks"]) % 256 == 0),
-    ]
-    for name, good in rules:
+    blocks = len(a["class_blocks"]) // 256
+    rules = {
+        "token_flags": vocab > 0,
+        "token_offsets": _are_offsets(a["token_offsets"], vocab, len(a["token_bytes"])),
+        "token_hash": slots > 0 and slots & (slots - 1) == 0 and _are_ids(a["token_hash"], vocab),
+        "byte_ids": len(a["byte_ids"]) == 256 and _are_ids(a["byte_ids"], vocab),
+        "merge_offsets": _are_offsets(a["merge_offsets"], vocab, merges),
+        "merge_rights": len(a["merge_rights"]) == merges and _below(a["merge_rights"], vocab),
+        "merge_ranks": len(a["merge_ranks"]) == merges and _below(a["merge_ranks"], merges),
+        "merge_results": _below(a["merge_results"], vocab),
+        "added_ids": _below(a["added_ids"], vocab),
+        "added_offsets": _are_offsets(a["added_offsets"], added, len(a["added_bytes"])),
+        "added_flags": len(a["added_flags"]) == added,
+        "class_index": len(a["class_index"]) == CODE_POINT_BLOCKS and _below(a["class_index"], blocks),
+        "class_blocks": len(a["class_blocks"]) == 256 * blocks,
+    }
+    for name, good in rules.items():
         if not good:
-            raise TokenizerSectionError(f"tokenizer section: array {name} has the wrong length")
+            raise TokenizerSectionError(f"tokenizer section: array {name} has a wrong length or a wrong entry")
+
+
+def _are_offsets(values: np.ndarray, rows: int, total: int) -> bool:
+    """Ascending from 0 to `total`, one more than there are rows."""
+    if len(values) != rows + 1 or values[0] != 0 or values[-1] != total:
+        return False
+    return bool((values[1:] >= values[:-1]).all())
+
+
+def _below(values: np.ndarray, limit: int) -> bool:
+    return not len(values) or int(values.max()) < limit
+
+
+def _are_ids(values: np.ndarray, vocab: int) -> bool:
+    return bool(((values < vocab) | (values == NONE)).all())
 
 
 def hash_slot(key: bytes, slots: int) -> int:
