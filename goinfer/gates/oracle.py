@@ -4,8 +4,9 @@ Attention is the eager one, weights are float32, nothing is compiled or quantise
 transformers itself, so their reader is a second opinion on ours.
 """
 
+import io
 from collections.abc import Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -64,9 +65,10 @@ class Oracle:
         transformers.utils.logging.disable_progress_bar()
         where = {"gguf_file": path.name} if path.is_file() else {}
         folder = str(path.parent if path.is_file() else path)
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, attn_implementation="eager", local_files_only=True, **where
-        )
+        with redirect_stderr(io.StringIO()):  # a progress bar over tensors that cannot be turned off
+            model = transformers.AutoModelForCausalLM.from_pretrained(
+                folder, dtype=torch.float32, attn_implementation="eager", local_files_only=True, **where
+            )
         return cls(model)
 
     def forward(self, ids: Sequence[int]) -> tuple[F32, F32]:
