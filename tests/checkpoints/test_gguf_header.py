@@ -117,7 +117,8 @@ def test_ranks(tmp_path, rank):
 
 @pytest.mark.parametrize(
     "value",
-    [Value(U32, 0), Value(U32, 3), Value(U32, 4), Value(U32, 2**31), Value(I32, -1), Value(STRING, "32"), Value(7, 1),
+    [Value(U32, 24), Value(U32, 65535), Value(U32, 0), Value(U32, 3),
+     Value(U32, 4), Value(U32, 2**31), Value(I32, -1), Value(STRING, "32"), Value(7, 1),
      Value(U32, [32]), Value(6, 32.0), Value(U32, 131072)],
 )  # fmt: skip
 def test_g07_alignments(tmp_path, value):

@@ -43,6 +43,14 @@ def test_f32_and_bf16_bits():
     assert np.array_equal(block, expected[:16, :32].T.view(np.uint32) >> 16)
 
 
+def test_bf16_rounds_ties_to_even():
+    upper = np.arange(0x3F00, 0x4100, dtype=np.uint32)
+    w = np.concatenate([(upper << 16) + low for low in (0x7FFF, 0x8000, 0x8001)]).astype(np.uint32).view(np.float32)
+    w = w.reshape(48, 32)
+    f = FORMATS["bf16"]
+    assert f.unpack(f.pack(w), 48, 32).tobytes() == w.astype(ml_dtypes.bfloat16).astype(np.float32).tobytes()
+
+
 def test_f32_layout():
     w = weights(32, 64)
     packed = FORMATS["f32"].pack(w).view(np.float32).reshape(2, 2, 32, 16)

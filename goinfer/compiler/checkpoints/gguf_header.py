@@ -150,11 +150,6 @@ def read_header(file: SourceFile) -> GgufHeader:
         metadata[key] = _value(cursor, cursor.number("I", f"the type of {key!r}"), key)
     alignment = _alignment(file, metadata)
     tensors = tuple(_tensor(cursor) for _ in range(n_tensors))
-    seen: set[str] = set()
-    for tensor in tensors:
-        if tensor.name in seen:
-            raise DuplicateError(f"{file.name}: tensor {tensor.name!r} occurs twice")
-        seen.add(tensor.name)
     return GgufHeader(version, metadata, tensors, alignment, -(-cursor.position // alignment) * alignment)
 
 
