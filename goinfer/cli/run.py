@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -170,7 +170,8 @@ def _answer_once(
         ids = model.tokenizer.encode(prompt)
     generation = generate.Generation(ids, params, model.vocabulary, model.engine.context, continues=not chat)
     timing = Timing()
-    text = show.text(timing.watch(generate.run(model.engine, generation)))
+    with closing(generate.run(model.engine, generation)) as pieces:
+        text = show.text(timing.watch(pieces))
     if show.json:
         facts = {"text": text, "ids": generation.ids, "finish_reason": generation.finish_reason}
         print_json({**facts, "seed": generation.seed, **timing.facts(generation)})
@@ -208,13 +209,11 @@ def _turn(conversation: Any, params: "SamplingParams", text: str, show: Show) ->
     """One question and its answer; Ctrl-C ends the answer, an error ends the turn."""
     timing = Timing()
     try:
-        pieces = conversation.answer(text, params)
-        try:
-            show.text(timing.watch(pieces))
-        except KeyboardInterrupt:
-            print()
-        finally:
-            pieces.close()
+        with closing(conversation.answer(text, params)) as pieces:
+            try:
+                show.text(timing.watch(pieces))
+            except KeyboardInterrupt:
+                print()
     except GoinferError as error:
         report("goinfer", error)
         return

@@ -1,6 +1,6 @@
 """A chat of several turns over one slot: only what is new in a turn is computed."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from goinfer.bundle_format.errors import GoinferError
@@ -27,7 +27,7 @@ class Conversation:
         """Forget everything but the system message."""
         self.messages = [{"role": "system", "content": self._system}] if self._system else []
 
-    def answer(self, text: str, params: SamplingParams) -> Iterator[Piece]:
+    def answer(self, text: str, params: SamplingParams) -> Generator[Piece, None, None]:
         """Pieces of the answer. An iterator that is closed early keeps what was said so far as the answer.
 
         Raises ContextError, with the conversation as it was, when the window cannot hold it.
@@ -42,7 +42,7 @@ class Conversation:
         """Give the slot back."""
         self._slot.close()
 
-    def _run(self, generation: Generation) -> Iterator[Piece]:
+    def _run(self, generation: Generation) -> Generator[Piece, None, None]:
         self._rewind(generation.prompt_ids)
         said: list[str] = []
         try:

@@ -5,7 +5,7 @@ The server steps many of them as one batch, `generate` steps one; both give the 
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -138,7 +138,7 @@ def generate(
     *,
     slot: Slot | None = None,
     continues: bool = False,
-) -> Iterator[Piece]:
+) -> Generator[Piece, None, None]:
     """The pieces of one request. Bad requests raise here, before the first piece is asked for.
 
     With `slot`, the slot must already hold a beginning of the prompt (all of it but one token at most), the
@@ -149,7 +149,7 @@ def generate(
     return run(engine, generation, slot)
 
 
-def run(engine: Engine, generation: Generation, slot: Slot | None = None) -> Iterator[Piece]:
+def run(engine: Engine, generation: Generation, slot: Slot | None = None) -> Generator[Piece, None, None]:
     """As `generate`, for a Generation the caller keeps, to read its seed or its counters."""
     last = generation.begin()
     if last:

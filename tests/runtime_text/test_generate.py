@@ -1,6 +1,12 @@
 """The generation loop over a scripted engine: limits, finish reasons, characters, stops, slots."""
 
 import pytest
+
+from goinfer.bundle_format.errors import UsageError
+from goinfer.runtime.errors import ContextError, LogitsError
+from goinfer.runtime.generate import Generation, Piece, generate
+from goinfer.runtime.interfaces import Vocabulary
+from goinfer.runtime.sampler import SamplingParams
 from tests.runtime_text.text_fakes import (
     BOS,
     EOS,
@@ -12,12 +18,6 @@ from tests.runtime_text.text_fakes import (
     script,
     vocabulary,
 )
-
-from goinfer.bundle_format.errors import UsageError
-from goinfer.runtime.errors import ContextError, LogitsError
-from goinfer.runtime.generate import Generation, Piece, generate
-from goinfer.runtime.interfaces import Vocabulary
-from goinfer.runtime.sampler import SamplingParams
 
 PROMPT = [BOS, 1, 2]
 

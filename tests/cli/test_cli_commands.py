@@ -1,0 +1,289 @@
+"""Commands over a fake model: what they print, write and refuse."""
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import goinfer
+from goinfer.bundle_format.errors import GoinferError
+from goinfer.cli.main import main
+from tests.cli.cli_fakes import FakeModel, result
+from tests.cli.conftest import Cli
+from tests.runtime_text.text_fakes import BOS, COLUMNS, TURN
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_run_answers_through_the_chat_template(cli: Cli) -> None:
+    model = FakeModel("Grüß 😀".encode())
+    done = cli("run", "m.giw", "-p", "hi", "--temp", "0", "-system", "be kind", model=model)
+    assert (done.code, done.out, done.err) == (0, "Grüß 😀\n", "")
+    assert model.prompts == [[BOS, TURN, *b"s:be kind", TURN, *b"u:hi", TURN]]
+    assert model.closed
+
+
+def test_run_raw_continues_the_prompt(cli: Cli) -> None:
+    model = FakeModel(b" there")
+    done = cli("run", "m.giw", "-p", "hi\n", "--raw", "-temp", "0", model=model)
+    assert done.out == " there\n" and model.prompts == []
+    assert cli("run", "m.giw", "-p", "hi\n", "-temp", "0", model=FakeModel(b"ok", chat=False)).out == "ok\n"
+
+
+def test_run_json(cli: Cli) -> None:
+    done = cli("run", "m.giw", "-p", "hi", "--seed", "7", "-n", "3", "-json")
+    facts = json.loads(done.out)
+    assert facts["text"] == "hel" and facts["ids"] == list(b"hel") and facts["finish_reason"] == "length"
+    assert facts["seed"] == 7 and facts["completion_tokens"] == 3 and facts["prompt_tokens"] == 7
+    assert facts["prompt_seconds"] >= 0 and done.err == ""
+
+
+def test_run_reports_a_seed_nobody_chose(cli: Cli) -> None:
+    done = cli("run", "m.giw", "-p", "hi", "-json")
+    seed = json.loads(done.out)["seed"]
+    assert done.err == f"seed {seed}\n"
+    assert json.loads(cli("run", "m.giw", "-p", "hi", "-json", "-seed", str(seed)).out)["text"] == "hello"
+
+
+def test_run_stats_and_banner_go_to_stderr(cli: Cli) -> None:
+    done = cli("run", "m.giw", "-p", "hi", "-temp", "0", "--stats")
+    assert done.out == "hello\n"
+    assert "fake-target, 2 threads, context 128, kv f16" in done.err
+    assert "prompt 7 tokens" in done.err and "output 6 tokens" in done.err and "tokens/s" in done.err
+
+
+def test_run_passes_options_on(cli: Cli) -> None:
+    model = FakeModel()
+    options = ["-threads", "3", "-kv", "f32", "-context", "64", "-target", "x", "-verify", "off", "-temp", "0"]
+    cli("run", "dir/m.giw", "-p", "hi", *options, model=model)
+    assert model.loaded_with == {
+        "path": "dir/m.giw", "threads": 3, "kv": "f32", "context": 64, "target": "x", "verify": "off", "slots": 1,
+    }  # fmt: skip
+
+
+def test_run_stop(cli: Cli) -> None:
+    assert cli("run", "m.giw", "-p", "hi", "-temp", "0", "-stop", "zz", "-stop", "ll").out == "he\n"
+
+
+def test_run_reads_a_piped_prompt(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("piped\n"))
+    model = FakeModel()
+    assert cli("run", "m.giw", "-temp", "0", model=model).out == "hello\n"
+    assert bytes(model.prompts[0][2:-1]) == b"u:piped\n"
+    monkeypatch.setattr(sys, "stdin", io.StringIO(" \n"))
+    done = cli("run", "m.giw")
+    assert done.code == 2 and "no prompt" in done.err
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["-p", "x", "-temp", "-1"], "temperature: -1.0 is outside"),
+        (["-p", "x", "-temp", "hot"], "hot"),
+        (["-p", "x", "-top-p", "0"], "top_p"),
+        (["-p", "x", "-threads", "0"], "threads"),
+        (["-p", "x", "-stop", ""], "stop"),
+        (["-p", "x", "-xyz"], "No such option"),
+        (["-p"], "requires an argument"),
+        (["-p", "x", "-system", "y", "-raw"], "--system"),
+        (["-p", "x" * 200], "limit is 128"),
+    ],
+)
+def test_run_refuses_in_one_line(cli: Cli, args: list[str], message: str) -> None:
+    done = cli("run", "m.giw", *args)
+    assert message in done.err and done.out == ""
+    assert done.err.startswith("goinfer: ") and done.err.count("\n") == 1
+    assert done.code == (1 if "limit" in message else 2)
+
+
+def talk(capsys, monkeypatch: pytest.MonkeyPatch, model: FakeModel, lines: list[str], *args: str):
+    monkeypatch.setattr(goinfer, "load", lambda path, **options: model)
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    answers = iter(lines)
+
+    def ask(_prompt: str) -> str:
+        try:
+            return next(answers)
+        except StopIteration:
+            raise EOFError from None
+
+    monkeypatch.setattr("builtins.input", ask)
+    return result(capsys, main(["run", "m.giw", "-temp", "0", *args]))
+
+
+def test_a_conversation_keeps_its_state(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = FakeModel(b"ok")
+    done = talk(capsys, monkeypatch, model, ["one", "two", "", "/clear", "three"], "-system", "S")
+    assert done.code == 0 and done.out == "ok\nok\nok\n\n"
+    head = [BOS, TURN, *b"s:S", TURN]
+    assert model.prompts == [
+        [*head, *b"u:one", TURN],
+        [*head, *b"u:one", TURN, *b"a:ok", TURN, *b"u:two", TURN],
+        [*head, *b"u:three", TURN],
+    ]
+    fed = [batch[0] for batch in model.engine.batches]
+    assert fed[0] + fed[1] + fed[2] < 2 * len(model.prompts[0]), "the second turn was computed from its beginning"
+
+
+def test_a_conversation_survives_an_overflow_and_an_interrupt(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = FakeModel(b"ok", context=40)
+    done = talk(capsys, monkeypatch, model, ["x" * 50, "fine"])
+    assert done.code == 0 and done.out == "ok\n\n" and done.err.count("limit is 40") == 1
+    model = FakeModel(b"abcdef")
+    forward = model.engine.forward
+
+    def interrupted(batch, wanted="last"):
+        if len(model.engine.batches) == 4 and not model.engine.interrupted:
+            model.engine.interrupted = True
+            raise KeyboardInterrupt
+        return forward(batch, wanted)
+
+    model.engine.interrupted, model.engine.forward = False, interrupted
+    done = talk(capsys, monkeypatch, model, ["one", "two"])
+    assert done.code == 0 and done.out.splitlines()[0] == "abcd" and done.out.splitlines()[1] == "abcdef"
+    assert model.prompts[1][:-1] == [BOS, TURN, *b"u:one", TURN, *b"a:abcd", TURN, *b"u:two"]
+
+
+def test_a_bundle_that_cannot_chat_says_so_at_once(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = talk(capsys, monkeypatch, FakeModel(chat=False), ["hi"])
+    assert done.code == 2 and "no chat template" in done.err and done.out == ""
+
+
+def test_logits(cli: Cli, tmp_path: Path) -> None:
+    out = tmp_path / "out.npz"
+    done = cli("logits", "m.giw", "--ids", "1,2,3", "-o", str(out))
+    assert done.code == 0 and f"3 positions, vocabulary {COLUMNS}" in done.out
+    with np.load(out) as arrays:
+        assert sorted(arrays) == ["ids", "logits"]
+        assert arrays["ids"].tolist() == [1, 2, 3]
+        assert arrays["logits"].shape == (3, COLUMNS) and arrays["logits"].dtype == np.float32
+    assert [p.name for p in tmp_path.iterdir()] == ["out.npz"]
+    again = tmp_path / "again.npz"
+    done = cli("logits", "m.giw", "-ids", str(out), "-o", str(again), "-hidden", "-json")
+    assert json.loads(done.out)["shapes"] == {"ids": [3], "logits": [3, COLUMNS], "hidden": [4, 3, 8]}
+    done = cli("logits", "m.giw", "-text", "ab", "-json")
+    assert json.loads(done.out)["shapes"]["ids"] == [3]  # with the beginning of the sequence
+
+
+def test_logits_refuses(cli: Cli, tmp_path: Path) -> None:
+    out = str(tmp_path / "o.npz")
+    bad = tmp_path / "bad.npz"
+    bad.write_text("no")
+    wrong = tmp_path / "wrong.npz"
+    np.savez(wrong, ids=np.ones((2, 2)))
+    other = tmp_path / "other.npz"
+    np.savez(other, x=np.ones(2))
+    for args, message, code in (
+        (["-ids", "1,x", "-o", out], "want 1,2,3", 2),
+        (["-ids", "", "-o", out], "want 1,2,3", 2),
+        (["-o", out], "either --ids or --text", 2),
+        (["-ids", "1", "-text", "x", "-o", out], "either --ids or --text", 2),
+        (["-ids", "1"], "-o", 2),
+        (["-ids", str(bad), "-o", out], "not an .npz", 1),
+        (["-ids", str(wrong), "-o", out], "row of integers", 2),
+        (["-ids", str(other), "-o", out], "no array `ids`", 2),
+        (["-ids", str(tmp_path / "none.npz"), "-o", out], "No such file", 1),
+        (["-ids", "1", "-o", str(tmp_path / "no" / "o.npz")], "No such file", 1),
+    ):
+        done = cli("logits", "m.giw", *args)
+        assert (done.code, done.out) == (code, "") and message in done.err, done
+        assert done.err.count("\n") == 1
+    assert not Path(out).exists()
+
+
+class Summary:
+    pass
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list:
+    from dataclasses import make_dataclass
+
+    fields = {
+        "path": Path("m.giw"), "family": "llama", "recipe": "int4", "targets": ["x86-64-v3"], "source_bytes": 10**8,
+        "bundle_bytes": 9 * 10**7, "weight_bytes": 8 * 10**7, "parameters": 134515008, "bits_per_weight": 4.9,
+        "tokenizer": False,
+    }  # fmt: skip
+    calls: list = []
+
+    def prequant(source, out, quant="int4", targets=None, progress=None):
+        calls.append((str(source), str(out), quant, targets))
+        if progress is not None:
+            for i in range(3):
+                progress("kernels", f"kernel_{i}", i + 1, 3)
+                progress("weights", f"blk.{i}.attn_q.weight", (i + 1) * 10**6, 3 * 10**6)
+        return make_dataclass("Summary", fields)(**fields)
+
+    monkeypatch.setattr(goinfer, "prequant", prequant)
+    return calls
+
+
+def test_prequant(cli: Cli, compiled: list) -> None:
+    done = cli("prequant", "model.gguf", "-quant", "int8", "-o", "m.giw", "-target", "a", "-target", "b")
+    assert compiled == [("model.gguf", "m.giw", "int8", ["a", "b"])]
+    assert done.code == 0 and done.err == ""
+    for fact in ("llama, int4, 134.5 M parameters", "100 MB -> bundle 90 MB", "4.90 bits a weight", "x86-64-v3"):
+        assert fact in done.out
+    assert "no tokenizer" in done.out
+    cli("prequant", "some/model.v1.gguf")
+    assert compiled[-1] == ("some/model.v1.gguf", "model.v1.giw", "int4", None)
+    facts = json.loads(cli("prequant", "model.gguf", "-json").out)
+    assert facts["path"] == "m.giw" and facts["bits_per_weight"] == 4.9 and facts["seconds"] >= 0
+    assert cli("prequant", "model.gguf", "-q").out == ""
+
+
+def test_prequant_draws_a_bar_on_a_terminal(cli: Cli, compiled: list, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    assert main(["prequant", "model.gguf"]) == 0
+    assert "blk.2.attn_q.weight" in terminal.getvalue() and "100%" in terminal.getvalue()
+
+
+def test_prequant_will_not_replace_its_source(cli: Cli, compiled: list) -> None:
+    done = cli("prequant", "m.gguf", "-o", "./m.gguf")
+    assert done.code == 2 and "replace its source" in done.err and not compiled
+
+
+def test_errors_are_one_line_with_a_code(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(error: BaseException):
+        def load(path, **options):
+            raise error
+
+        return load
+
+    from goinfer.cli import options
+
+    for error, code, text in (
+        (GoinferError("m.giw: truncated:\n  copy it again"), 1, "m.giw: truncated: copy it again"),
+        (FileNotFoundError(2, "No such file or directory", "m.giw"), 1, "m.giw: No such file or directory"),
+        (MemoryError(), 1, "out of memory"),
+        (KeyboardInterrupt(), 130, ""),
+        (RuntimeError("boom"), 1, "internal error: RuntimeError: boom (GOINFER_TRACEBACK=1 shows where)"),
+        (ModuleNotFoundError("No module named 'mlir'", name="mlir"), 1, "mlir is not installed: pip install 'goinf"),
+        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), 1, "internal error: UnicodeDecodeError"),
+    ):
+        monkeypatch.setattr(options, "load", failing(error))
+        monkeypatch.setattr("goinfer.cli.run.load", failing(error))
+        done = cli("run", "m.giw", "-p", "x")
+        assert done.code == code and text in done.err and done.out == "", done
+        assert done.err.count("\n") == (1 if text else 0)
+
+
+@pytest.mark.parametrize("args", [[], ["nosuch"], ["-nosuch"], ["run"], ["prequant"], ["logits"]])
+def test_bad_usage_is_code_2(cli: Cli, args: list[str]) -> None:
+    done = cli(*args)
+    assert done.code == 2 and done.err.startswith("goinfer: ") and done.err.count("\n") == 1, done
+
+
+@pytest.mark.parametrize("args", [["-version"], ["--version"], ["-h"], ["-help"], ["run", "-h"], ["prequant", "-help"]])
+def test_help_and_version(cli: Cli, args: list[str]) -> None:
+    done = cli(*args)
+    assert done.code == 0 and done.out and not done.err

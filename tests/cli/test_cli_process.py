@@ -1,0 +1,158 @@
+"""The program as a process: start-up, imports, pipes, signals, real files."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+FAKE_RUN = """
+import sys, goinfer
+from tests.cli.cli_fakes import FakeModel, opener
+from goinfer.cli.main import main
+goinfer.load = opener(FakeModel(b"x" * 100000, context=10**6, delay={delay}))
+code = main(["run", "m.giw", "-p", "hi", "-temp", "0", "-n", "{n}"])
+"""
+
+
+def python(code: str, **settings) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-c", code], env=ENVIRONMENT, cwd=ROOT, text=True, stderr=subprocess.PIPE, **settings
+    )
+
+
+def goinfer(*args: str, module: str = "goinfer.cli.main") -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", module, *args]
+    return subprocess.run(command, env=ENVIRONMENT, cwd=ROOT, text=True, capture_output=True, timeout=60, check=False)
+
+
+def test_run_imports_nothing_heavy() -> None:
+    heavy = "rich httpx httpx2 mlir llvmlite gguf starlette uvicorn torch transformers pydantic tokenizers"
+    code = FAKE_RUN.format(delay=0, n=3) + (
+        f"heavy = [m for m in {heavy.split()!r} if m in sys.modules]\n"
+        "heavy += [m for m in sys.modules if m.startswith(('goinfer.compiler', 'goinfer.codegen', 'goinfer.serve'))]\n"
+        "sys.exit(repr(heavy) if heavy else code)\n"
+    )
+    process = python(code, stdout=subprocess.PIPE)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "xxx\n"), err
+
+
+def test_import_is_light() -> None:
+    code = "import sys, goinfer; sys.exit(repr(sorted(m for m in ('numpy', 'typer', 'jinja2') if m in sys.modules)))"
+    process = python(code, stdout=subprocess.PIPE)
+    _, err = process.communicate(timeout=60)
+    assert err.strip() == "[]"
+
+
+def test_a_closed_pipe_ends_quietly() -> None:
+    process = python(FAKE_RUN.format(delay=0, n=50000) + "sys.exit(code)", stdout=subprocess.PIPE)
+    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout.read(5) == "xxxxx"
+    process.stdout.close()
+    assert process.wait(60) == 1
+    assert process.stderr.read() == ""
+    process.stderr.close()
+
+
+def test_help_into_a_closed_pipe() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "goinfer.cli.main", "run", "--help"],
+        env=ENVIRONMENT, cwd=ROOT, stdout=writer, stderr=subprocess.PIPE, timeout=60, check=False,
+    )  # fmt: skip
+    os.close(writer)
+    assert done.returncode == 1 and done.stderr == b""
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals(sent: signal.Signals, code: int) -> None:
+    process = python(FAKE_RUN.format(delay=0.01, n=50000) + "sys.exit(code)", stdout=subprocess.PIPE)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.read(5)
+    process.send_signal(sent)
+    process.stdout.read()
+    assert process.wait(60) == code
+    assert process.stderr.read() == ""
+    process.stdout.close()
+    process.stderr.close()
+
+
+def test_text_the_terminal_cannot_show() -> None:
+    code = """
+import sys, goinfer
+from tests.cli.cli_fakes import FakeModel, opener
+from goinfer.cli.main import main
+goinfer.load = opener(FakeModel("😀é".encode()))
+sys.exit(main(["run", "m.giw", "-p", "hi", "-temp", "0"]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**ENVIRONMENT, "PYTHONIOENCODING": "ascii"}, cwd=ROOT, capture_output=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"??\n", b"")
+
+
+@pytest.mark.parametrize("command", ["run", "logits", "inspect", "verify"])
+def test_bad_bundles(command: str, tmp_path: Path) -> None:
+    text, empty = tmp_path / "text.giw", tmp_path / "empty.giw"
+    text.write_text("not a bundle" * 100)
+    empty.write_bytes(b"")
+    extra = {"run": ["-p", "x"], "logits": ["-ids", "1", "-o", str(tmp_path / "o.npz")]}.get(command, [])
+    for path in (text, empty, tmp_path / "missing.giw", tmp_path):
+        done = goinfer(command, str(path), *extra)
+        assert done.returncode == 1 and done.stdout == "", done
+        assert done.stderr.startswith("goinfer: ") and done.stderr.count("\n") == 1, done.stderr
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["empty.giw", "text.giw"]
+
+
+def test_serve_refuses_before_it_opens_anything() -> None:
+    serve = "goinfer.cli.serve_main"
+    for args, message in (
+        (["m.giw", "-host", "0.0.0.0"], "set --api-key or GOINFER_API_KEY"),
+        (["m.giw", "-port", "99999"], "port 99999"),
+        (["m.giw", "-weight-cache", "1"], "--stream-weights"),
+        ([], "Missing argument"),
+    ):
+        done = goinfer(*args, module=serve)
+        assert done.returncode == 2 and message in done.stderr, done
+        assert done.stderr.startswith("goinfer-serve: ") and done.stderr.count("\n") == 1
+    assert goinfer("missing.giw", "-port", "0", module=serve).returncode == 1
+
+
+SERVE = """
+import sys, goinfer
+from tests.cli.cli_fakes import FakeModel, opener
+from goinfer.cli.serve_main import main
+goinfer.load = opener(FakeModel(b"hello", delay=0.01))
+sys.exit(main(["dir/tiny.giw", "--port", "0", "-api-key", "k"]))
+"""
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_serve_answers_and_stops(sent: signal.Signals, code: int) -> None:
+    import openai
+
+    process = python(SERVE, stdout=subprocess.PIPE)
+    assert process.stdout is not None and process.stderr is not None
+    try:
+        banner = process.stderr.readline()
+        assert "tiny.giw on fake-target" in banner, banner
+        client = openai.OpenAI(base_url=f"{banner.split()[0]}/v1", api_key="k", max_retries=0, timeout=20)
+        assert client.models.list().data[0].id == "tiny"
+        messages = [{"role": "user", "content": "hi"}]
+        answer = client.chat.completions.create(model="tiny", messages=messages, temperature=0)
+        assert answer.choices[0].message.content == "hello"
+    finally:
+        process.send_signal(sent)
+        started = time.monotonic()
+        out, err = process.communicate(timeout=30)
+    assert (abs(process.returncode), out, err) in ((code, "", ""), (signal.SIGTERM, "", ""))
+    assert time.monotonic() - started < 10
