@@ -1,9 +1,67 @@
-"""`goinfer gate`: the proofs. Filled in by goinfer.gates; this only parses and prints."""
+"""`goinfer gate`: the proofs. goinfer.gates measures and judges; this parses and prints."""
+
+import sys
+from typing import Annotated, Any
 
 import typer
 
-from goinfer.cli.dashes import Group
+from goinfer.cli.dashes import Command, Group
+from goinfer.cli.options import Json, print_json
 
 gate = typer.Typer(
     name="gate", cls=Group, rich_markup_mode=None, help="Prove that a bundle computes what its reference computes."
 )
+
+Families = Annotated[
+    list[str] | None, typer.Option("--family", help="Only these, separated by commas or repeated; default: all.")
+]
+
+
+def names(given: list[str] | None) -> list[str] | None:
+    """Family names from `a,b` and from repeated options."""
+    if given is None:
+        return None
+    return [name.strip() for part in given for name in part.split(",") if name.strip()]
+
+
+@gate.command(cls=Command)
+def parity(
+    family: Families = None,
+    record: Annotated[bool, typer.Option("--record", help="Write the rows to testdata/parity_manifest.json.")] = False,
+    tiny: Annotated[bool, typer.Option("--tiny", help="Only the committed tiny checkpoints; needs no torch.")] = False,
+    json: Json = False,
+) -> None:
+    """Compare bundles with Hugging Face on the same weights. Exit 1: something differs; 3: something was not run."""
+    from goinfer.gates.parity import main_report
+
+    _finish(main_report(names(family), record, tiny, _progress(json)), json)
+
+
+@gate.command(cls=Command)
+def fresh(family: Families = None, json: Json = False) -> None:
+    """Check that the recorded rows still describe these sources."""
+    from goinfer.gates.fresh import main_report
+
+    _finish(main_report(names(family)), json)
+
+
+@gate.command(cls=Command)
+def quality(family: Families = None, json: Json = False) -> None:
+    """Measure what quantised recipes cost in KL and argmax against f32."""
+    from goinfer.gates.quality import main_report
+
+    _finish(main_report(names(family)), json)
+
+
+def _finish(outcome: tuple[str, dict[str, Any], int], json: bool) -> None:
+    text, data, code = outcome
+    print_json(data) if json else print(text)
+    if code:
+        raise typer.Exit(code)
+
+
+def _progress(quiet: bool) -> Any:
+    """Says on a terminal what is being measured."""
+    if quiet or not sys.stderr.isatty():
+        return None
+    return lambda line: print(f"... {line}", file=sys.stderr, flush=True)

@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 from goinfer.bundle_format.errors import GoinferError, UsageError
+from goinfer.runtime.chat_errors import TemplateError
 from goinfer.runtime.errors import ContextError
 
 # an absolute path of at least two parts, unless it is inside a word or a URL
@@ -41,7 +42,7 @@ def api_error(error: Exception) -> ApiError:
         return error
     if isinstance(error, ContextError):
         return ApiError(400, str(error), code="context_length_exceeded")
-    if isinstance(error, UsageError):
+    if isinstance(error, UsageError | TemplateError):  # the template refuses these messages
         return ApiError(400, str(error))
     if isinstance(error, GoinferError):
         return ApiError(500, str(error))

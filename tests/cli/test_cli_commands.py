@@ -287,3 +287,23 @@ def test_bad_usage_is_code_2(cli: Cli, args: list[str]) -> None:
 def test_help_and_version(cli: Cli, args: list[str]) -> None:
     done = cli(*args)
     assert done.code == 0 and done.out and not done.err
+
+
+def test_gates_print_what_they_return(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    from goinfer.gates import fresh, parity
+
+    calls: list = []
+
+    def measured(families, record, tiny_only, log):
+        calls.append((families, record, tiny_only))
+        return "parity: 1 passed", {"exit_code": 3}, 3
+
+    monkeypatch.setattr(parity, "main_report", measured)
+    monkeypatch.setattr(fresh, "main_report", lambda families: (f"fresh {families}", {"rows": 1}, 0))
+    done = cli("gate", "parity", "-family", "llama,qwen2", "--family", "gemma3_text", "-tiny")
+    assert (done.code, done.out, done.err) == (3, "parity: 1 passed\n", "")
+    assert calls == [(["llama", "qwen2", "gemma3_text"], False, True)]
+    assert json.loads(cli("gate", "parity", "-json").out) == {"exit_code": 3}
+    assert cli("gate", "fresh").out == "fresh None\n"
+    done = cli("gate", "fresh", "--family", "nosuch,llama")
+    assert done.out == "fresh ['nosuch', 'llama']\n"

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from goinfer.bundle_format.errors import GoinferError, UsageError
+from goinfer.runtime.chat_errors import TemplateRefusalError
 from goinfer.serve.app import Access, Limits
 from goinfer.serve.errors import ApiError
 from goinfer.serve.guard import host_name, is_loopback
@@ -250,6 +251,8 @@ def test_errors_tell_no_paths(start: Start) -> None:
     assert message(post(live, "/v1/chat/completions", CHAT), 500) == "damaged: m.giw: chunk 3"
     failure = OSError(2, "No such file", "/home/anna/secret")
     assert message(post(live, "/v1/chat/completions", CHAT), 500) == "internal error: see the server's log"
+    failure = TemplateRefusalError("roles must\nalternate")
+    assert message(post(live, "/v1/chat/completions", CHAT), 400) == "chat template: roles must alternate"
     failure = UsageError("template: roles must alternate")
     assert message(post(live, "/v1/chat/completions", CHAT), 400) == "template: roles must alternate"
     assert str(ApiError(400, "see https://a.example/b/c and 1/2").body).count("https://a.example/b/c") == 1
