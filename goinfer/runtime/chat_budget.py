@@ -3,6 +3,7 @@
 import threading
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from goinfer.runtime.chat_errors import TemplateLimitError
 
@@ -48,3 +49,28 @@ class Budget(threading.local):
         self.tick()
         if chars > self.limits.chars:
             raise TemplateLimitError(f"chat template: a text is over {self.limits.chars} characters")
+
+    def weigh(self, value: Any, indent: int = 0) -> None:
+        """A list or dict of this size may be printed, compared or sorted.
+
+        Counts what is reached more than once every time: lists that hold each other twice, sixty deep, are small in
+        memory and endless to walk.
+        """
+        if not isinstance(value, list | tuple | dict):
+            return
+        left = self.limits.chars
+        waiting: list[tuple[Any, int]] = [(value, 0)]
+        while waiting:
+            item, depth = waiting.pop()
+            left -= 2 + indent * depth
+            if isinstance(item, str):
+                left -= len(item)
+            elif isinstance(item, list | tuple):
+                left -= len(item)
+                waiting += [(inner, depth + 1) for inner in item] if left >= 0 else []
+            elif isinstance(item, dict):
+                left -= len(item)
+                waiting += [(inner, depth + 1) for pair in item.items() for inner in pair] if left >= 0 else []
+            if left < 0:
+                raise TemplateLimitError(f"chat template: a list or dict is over {self.limits.chars} characters")
+        self.tick()

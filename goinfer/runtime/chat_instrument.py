@@ -1,6 +1,7 @@
 """Extensions of chat templates: the generation tag, and charging what a template does to its budget.
 
-A template is rewritten after parsing: every loop round, macro call, literal output and concatenation calls back.
+A template is rewritten after parsing: every loop round, macro call, literal output,
+concatenation and comparison calls back.
 """
 
 from typing import Any, cast
@@ -49,13 +50,20 @@ class Charge(Extension):
 
     def concat(self, *parts: Any) -> str:
         """The `~` operator."""
+        for part in parts:
+            self._budget.weigh(part)
         texts = [str(part) for part in parts]
         self._budget.fits(sum(map(len, texts)))
         return "".join(texts)
 
+    def weighed(self, value: Any) -> Any:
+        """An operand of a comparison."""
+        self._budget.weigh(value)
+        return value
+
 
 class Instrument(NodeTransformer):
-    """Charges loop rounds, macro calls, literal output and concatenation to the budget."""
+    """Charges loop rounds, macro calls, literal output, concatenation and comparison to the budget."""
 
     def __init__(self, charge: Extension) -> None:
         self._charge = charge
@@ -90,6 +98,14 @@ class Instrument(NodeTransformer):
         if not literal:
             return node
         return [self._call("literal", node.lineno, nodes.Const(literal)), node]
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
+        """Comparing lists walks them."""
+        self.generic_visit(node)
+        node.expr = self._charge.call_method("weighed", [node.expr], lineno=node.lineno)
+        for operand in node.ops:
+            operand.expr = self._charge.call_method("weighed", [operand.expr], lineno=node.lineno)
+        return node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         """Know the size before the text is made."""

@@ -16,6 +16,7 @@ from jinja2.ext import loopcontrols
 from jinja2.filters import FILTERS, make_attrgetter
 from jinja2.runtime import Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.tests import TESTS
 from jinja2.utils import Namespace
 
 from goinfer.runtime.chat_budget import Budget
@@ -28,6 +29,14 @@ _MAX_BITS = 4096
 _BIG_PERCENT_FIELD = re.compile(r"%(?:\([^)]*\))?[^a-zA-Z%]*?(?:\*|\d{5})")
 _BIG_BRACE_FIELD = re.compile(r"\{[^{}]*:[^{}]*(?:\{|\d{5})")
 _SIZED_FILTERS = frozenset(("batch", "center", "indent", "round", "slice", "truncate", "wordwrap"))
+# Filters that look at no more than the outermost list, and tests that walk both sides
+_SHALLOW = frozenset({
+    "attr", "batch", "count", "d", "default", "first", "items", "last", "length", "list", "map", "random", "reject",
+    "rejectattr", "reverse", "select", "selectattr", "slice",
+})  # fmt: skip
+_COMPARING = frozenset(
+    ("==", "!=", "<", "<=", ">", ">=", "eq", "equalto", "ne", "lt", "lessthan", "le", "gt", "greaterthan", "ge", "in")
+)
 _NO_FILTERS = ("urlize",)  # patterns that take quadratic time on hostile text
 
 
@@ -67,6 +76,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         )
         self.filters = {name: self._guarded(name, f) for name, f in FILTERS.items() if name not in _NO_FILTERS}
         self.filters.update(join=self._join, replace=self._replace, format=self._format, tojson=self._tojson)
+        self.tests = {name: self._weighing(cast(Any, t)) if name in _COMPARING else t for name, t in TESTS.items()}
         del self.globals["lipsum"]
         self.globals.update(
             namespace=_Namespace,
@@ -79,6 +89,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return cast(nodes.Template, Instrument(self.extensions[Charge.identifier]).visit(parsed))
 
     def _finalize(self, value: Any) -> Any:
+        self.budget.weigh(value)
         text = value if isinstance(value, str | Undefined) else str(value)
         self.budget.emit(len(text) if isinstance(text, str) else 0)
         return text
@@ -91,6 +102,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """Arithmetic, after a look at how big the result gets."""
         if operator == "%" and isinstance(left, str):
             self._checked_format(left)
+            self.budget.weigh(right)
         elif operator == "+" and isinstance(left, str) and isinstance(right, str):
             self.budget.fits(len(left) + len(right))
         elif operator == "+" and isinstance(left, list | tuple) and isinstance(right, list | tuple):
@@ -134,14 +146,36 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         """`str.format` without fields that pad to great widths."""
-        if super().wrap_str_format(value) is not None:
-            self._checked_format(value.__self__, _BIG_BRACE_FIELD)
-        return super().wrap_str_format(value)
+        wrapped = super().wrap_str_format(value)
+        if wrapped is None:
+            return None
+        self._checked_format(value.__self__, _BIG_BRACE_FIELD)
+
+        def formatted(*args: Any, **kwargs: Any) -> str:
+            self._weigh_all((*args, *kwargs.values()))
+            text = wrapped(*args, **kwargs)
+            self.budget.fits(len(text))
+            return text
+
+        return formatted
 
     def _check_arguments(self, values: Iterable[Any]) -> None:
         for value in values:
             if isinstance(value, int) and abs(value) > _MAX_ARGUMENT:
                 raise TemplateLimitError(f"chat template: the argument {value} is over {_MAX_ARGUMENT}")
+
+    def _weigh_all(self, values: Iterable[Any]) -> None:
+        for value in values:
+            self.budget.weigh(value)
+
+    def _weighing(self, test: Callable[..., Any]) -> Callable[..., Any]:
+        """The test, after a look at the size of what it compares."""
+
+        def weighing(*args: Any) -> Any:
+            self._weigh_all(args)
+            return test(*args)
+
+        return weighing
 
     def _guarded(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """The filter, with bounded widths and counts and a bounded text for a result."""
@@ -149,6 +183,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
         def guarded(*args: Any, **kwargs: Any) -> Any:
             if name in _SIZED_FILTERS:
                 self._check_arguments((*args[1:], *kwargs.values()))
+            if name not in _SHALLOW:
+                self._weigh_all(args)
             result = function(*args, **kwargs)
             if isinstance(result, str):
                 self.budget.fits(len(result))
@@ -168,6 +204,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def _format(self, value: Any, *args: Any, **kwargs: Any) -> str:
         if args and kwargs:
             raise TypeError("format takes positional or keyword arguments, not both")
+        self._weigh_all((*args, *kwargs.values()))
         result: str = self._checked_format(value) % (kwargs or args)
         self.budget.fits(len(result))
         return result
@@ -177,12 +214,15 @@ class Sandbox(ImmutableSandboxedEnvironment):
         texts: list[str] = []
         size = 0
         for item in value:
-            texts.append(str(item if pick is None else pick(item)))
+            picked = item if pick is None else pick(item)
+            self.budget.weigh(picked)
+            texts.append(str(picked))
             size += len(texts[-1]) + len(d)
             self.budget.fits(size)
         return str(d).join(texts)
 
     def _replace(self, s: Any, old: Any, new: Any, count: int = -1) -> str:
+        self._weigh_all((s, old, new))
         text, old, new = str(s), str(old), str(new)
         limit = -1 if count is None else count
         found = text.count(old) if limit < 0 else min(limit, text.count(old))
@@ -197,9 +237,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
         separators: tuple[str, str] | None = None,
         sort_keys: bool = False,
     ) -> str:
-        self._check_arguments([indent, len(indent) if isinstance(indent, str) else 0])
-        if isinstance(indent, int) and indent > 1000:
-            raise TemplateLimitError(f"chat template: tojson with indent {indent}")
+        self._check_arguments([indent])
+        self.budget.weigh(value, len(indent) if isinstance(indent, str) else indent or 0)
         text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
         self.budget.fits(len(text))
         return text

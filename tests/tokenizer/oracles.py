@@ -36,24 +36,34 @@ class Pair:
         assert got == ids, (text, [self.ours.token_bytes(i) for i in got])
 
 
+# Written out again, so that a slip in the table of pre-tokenizers shows.
+LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+QWEN2 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+SPLITS = {"llama-bpe": LLAMA3, "llama3": LLAMA3, "llama-v3": LLAMA3, "qwen2": QWEN2, "deepseek-r1-qwen": QWEN2}
+DIGITS = ("smollm", "starcoder", "refact", "codeshell")
+NFC = ("qwen2", "qwen35")
+WHOLE_WORDS = ("llama-bpe", "llama3", "llama-v3", "tekken")
+
+
 def _cutter(name: str) -> pre_tokenizers.PreTokenizer:
     """The pre-tokenizer of a GGUF name, as the released tokenizer.json of such a model spells it."""
-    pre = PRE_TOKENIZERS[name]
-    parts = [pre_tokenizers.Digits(True)] if pre.digits else []
-    if name in ("gpt-2", "default", "smollm"):
-        return pre_tokenizers.Sequence([*parts, pre_tokenizers.ByteLevel(add_prefix_space=False)])
-    split = pre_tokenizers.Split(Regex(pre.pattern), "isolated")
-    return pre_tokenizers.Sequence([*parts, split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    if name in DIGITS:
+        return pre_tokenizers.Sequence([pre_tokenizers.Digits(True), pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    if name in ("gpt-2", "default", "phi-2"):
+        return pre_tokenizers.ByteLevel(add_prefix_space=False)
+    split = pre_tokenizers.Split(Regex(SPLITS.get(name) or PRE_TOKENIZERS[name].pattern), "isolated")
+    return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
 @cache
 def byte_level(name: str, vocab_size: int = 900) -> Pair:
     """A byte-level BPE trained on the samples, cut by the pre-tokenizer `name`."""
-    pre = PRE_TOKENIZERS[name]
-    theirs = Tokenizer(models.BPE(ignore_merges=pre.ignore_merges))
+    theirs = Tokenizer(models.BPE(ignore_merges=name in WHOLE_WORDS))
     theirs.pre_tokenizer = _cutter(name)
     theirs.decoder = decoders.ByteLevel()
-    if pre.nfc:
+    if name in NFC:
         theirs.normalizer = normalizers.NFC()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
