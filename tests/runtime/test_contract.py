@@ -22,7 +22,7 @@ def ids_of(model: goinfer.Model, n: int = LENGTH, seed: int = 0) -> list[int]:
     return [int(i) for i in np.random.default_rng(seed).integers(0, model.engine.vocab, n)]
 
 
-@pytest.fixture(params=CASES, ids=lambda c: "-".join(c))
+@pytest.fixture(params=CASES, ids="-".join)
 def bundle(request: pytest.FixtureRequest, tiny_bundle: Callable[..., Path]) -> Path:
     return tiny_bundle(*request.param)
 
