@@ -28,7 +28,7 @@ class Fixture:
 
     @property
     def files(self) -> list[Path]:
-        """What the fixture's numbers depend on: the goldens and the checkpoint's files, not its twin of another kind."""
+        """What the fixture's numbers depend on: the goldens and the checkpoint's files, not its twin's."""
         parts = [self.source] if self.source.is_file() else list(self.source.glob("*.safetensors"))
         folder = self.goldens.parent
         return [self.goldens, *parts] + ([folder / "config.json"] if self.source.is_dir() else [])

@@ -21,18 +21,18 @@ def checkpoint_hash(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def cached_goldens(source: Path, prompts: Sequence[Sequence[int]]) -> Goldens:
+def cached_goldens(source: Path, prompts: Sequence[Sequence[int]], greedy: int = oracle.GREEDY) -> Goldens:
     """Goldens of a GGUF file; the key holds its content, the prompts, and the versions and code that compute them."""
     digest = checkpoint_hash(source)
     code = hashlib.sha256(Path(oracle.__file__).read_bytes()).hexdigest()
-    facts = [digest, oracle.reference_name(), code, HIDDEN_ROWS, [list(p) for p in prompts]]
+    facts = [digest, oracle.reference_name(), code, HIDDEN_ROWS, greedy, [list(p) for p in prompts]]
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
     path = cache_folder("oracle") / f"{key}.npz"
     try:
         return load_goldens(path)
     except GoldensError:
         pass
-    goldens = oracle.Oracle.load(source).goldens(prompts, {"checkpoint": digest[:16]}, HIDDEN_ROWS)
+    goldens = oracle.Oracle.load(source).goldens(prompts, {"checkpoint": digest[:16]}, HIDDEN_ROWS, greedy)
     save_goldens(path, goldens)
     _trim(path)
     return goldens

@@ -1,0 +1,172 @@
+"""Native code against the plan-level reference, one step at a time: each step is fed what the native program fed it.
+
+A wrong tile of one matmul, a scale that is off, or a lost row shows at its own step, long before statistics over
+logits would move. The bars are the noise of float32 sums, measured per kind of kernel; int8 codes may differ by one
+where a value lies on the edge between two.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from goinfer.bundle_format.kernel_abi import PAGE, q8_row_bytes
+from goinfer.bundle_format.plan import Step
+from goinfer.codegen.reference_attention import CacheShape, read_position
+from goinfer.compiler.plan_reference import F32, Codes, PlanReference, Tape, Value, outputs
+
+BAR = 2e-5
+"""Largest difference of an f32 output, relative to the RMS of its row in the reference."""
+
+CODES_APART = 0.05
+"""Share of a row's codes that may be one apart; one or two values on an edge is what is seen."""
+
+KV_BAR = {"f32": BAR, "f16": 1.5e-3, "int8": 1.2e-2}
+"""Largest difference of a key or value relative to its row's peak: one step of the stored precision."""
+
+
+@dataclass(frozen=True)
+class StepFigures:
+    """One output of one step. `worst` is in units of `bar`'s meaning: above the bar the step is wrong."""
+
+    step: str
+    kernel: str
+    output: str
+    worst: float
+    bar: float
+    row: int
+
+    @property
+    def ok(self) -> bool:
+        """Written so that a NaN is wrong."""
+        return self.worst <= self.bar
+
+
+def check_steps(model: Any, ids: Sequence[int]) -> list[StepFigures]:
+    """Run a prompt (at most max_rows tokens) natively, step by step, checking every output of every step."""
+    engine = model.engine
+    checker = _Checker(engine, ids)
+    engine._execute = checker.execute
+    try:
+        with engine.new_slot() as slot:
+            checker.slot = slot.index
+            engine.forward([(slot, ids)], wanted="all")
+    finally:
+        del engine._execute
+    return checker.figures
+
+
+class _Checker:
+    """Takes the engine's place for one forward."""
+
+    def __init__(self, engine: Any, ids: Sequence[int]):
+        self.engine, self.plan, self.rows = engine, engine.plan, len(ids)
+        self.reference = PlanReference(engine.plan, engine.bundle.section("weights"), engine.kv)
+        self.tape = Tape(np.asarray(ids, np.int64))
+        self.slot = 0
+        self.figures: list[StepFigures] = []
+
+    def execute(self, rows: int, hidden: Any) -> None:
+        """Each step: reference on what the native program has, then the native step, then compare."""
+        for i, step in enumerate(self.plan.steps):
+            kind, attrs = self.reference.kind(step)
+            self.reference.apply(step, self.tape)
+            self.engine._range(i, i + 1)
+            for name in outputs(kind, attrs, step):
+                self._check(step, kind, name)
+
+    def _check(self, step: Step, kind: str, name: str) -> None:
+        """Compare one output, then put the native one on the tape for the steps that follow."""
+        if name.startswith("kv:"):
+            self._check_kv(step, int(name.removeprefix("kv:")))
+        elif name == "io:argmax":
+            native = self.engine.program.inputs["argmax"][: self.rows]
+            wrong = np.flatnonzero(native != self.tape.argmax)
+            self._note(step, "argmax", float(len(wrong)), 0.0, wrong)
+        else:
+            wanted = self.tape.logits if name == "io:logits" else self.tape.buffers[name.removeprefix("buf:")]
+            assert wanted is not None
+            found = self._read(name, wanted)
+            if isinstance(wanted, Codes) and isinstance(found, Codes):
+                self._compare_codes(step, name, found, wanted)
+            elif not isinstance(wanted, Codes) and not isinstance(found, Codes):
+                self._compare(step, name, found, wanted, BAR)
+            self.tape.put(name, found)
+
+    def _read(self, operand: str, like: Value) -> Value:
+        """The native program's rows of an operand, in the form the reference has them."""
+        if operand == "io:logits":
+            return self._logits(like)
+        name = operand.removeprefix("buf:")
+        row_bytes = next(b.row_bytes for b in self.plan.buffers if b.name == name)
+        flat = self.engine.program.rows_of(name, 1, self.rows * row_bytes // 4).view(np.uint8)
+        grid = np.ascontiguousarray(flat.reshape(self.rows, row_bytes))
+        if not isinstance(like, Codes):
+            return grid.view(np.float32)[:, : like.shape[1]].copy()
+        groups, padded = like.scales.shape[1], like.codes.shape[1]
+        assert row_bytes == q8_row_bytes(like.k)
+        return Codes(
+            grid[:, :padded].view(np.int8).copy(),
+            np.ascontiguousarray(grid[:, padded : padded + 4 * groups]).view(np.float32),
+            np.ascontiguousarray(grid[:, padded + 4 * groups : padded + 8 * groups]).view(np.int32), like.k,
+        )  # fmt: skip
+
+    def _logits(self, like: Value) -> F32:
+        """The logits buffer that the last step with one was bound to."""
+        assert not isinstance(like, Codes)
+        program = self.engine.program
+        step, pointer = next(
+            (i, s.operands.index("io:logits")) for i, s in enumerate(self.plan.steps) if "io:logits" in s.operands
+        )
+        address, stride = int(program.steps["ptr"][step, pointer]), program.logits_stride
+        raw = (ctypes.c_uint8 * (self.rows * stride)).from_address(address)
+        return np.frombuffer(raw, np.float32).reshape(self.rows, stride // 4)[:, : self.plan.vocab].copy()
+
+    def _compare(self, step: Step, name: str, found: F32, wanted: F32, bar: float) -> None:
+        wide = wanted.astype(np.float64)
+        scale = np.sqrt((wide * wide).mean(axis=1)) + 1e-30
+        off = np.abs(found - wide).max(axis=1) / scale
+        self._note(step, name, float(off.max()), bar, np.argsort(-off))
+
+    def _compare_codes(self, step: Step, name: str, found: Codes, wanted: Codes) -> None:
+        """Scales within the bar, sums consistent, and values within half a step of what was rounded."""
+        spread = np.abs(found.scales - wanted.scales) / (np.abs(wanted.scales) + 1e-30)
+        sums = found.codes.reshape(*found.sums.shape, -1).sum(axis=2, dtype=np.int32)
+        apart = np.abs(found.codes.astype(np.int32) - wanted.codes).max(axis=1)
+        share = (found.codes != wanted.codes).mean(axis=1)
+        self._note(step, f"{name} scales", float(spread.max()), BAR, np.argsort(-spread.max(axis=1)))
+        odd = (sums != found.sums).sum(axis=1)
+        self._note(step, f"{name} sums", float(odd.sum()), 0.0, np.argsort(-odd))
+        self._note(step, f"{name} codes", float(apart.max()), 1.0, np.argsort(-apart))
+        self._note(step, f"{name} codes that differ", float(share.max()), CODES_APART, np.argsort(-share))
+
+    def _check_kv(self, step: Step, layer: int) -> None:
+        """Keys and values as the cache holds them now."""
+        keys, values = self._cache(layer)
+        for name, found, store in (("keys", keys, self.tape.keys), ("values", values, self.tape.values)):
+            wanted = store[layer]
+            peak = np.abs(wanted).max(axis=1) + np.float32(1e-30)
+            off = np.abs(found - wanted).max(axis=1) / peak
+            self._note(step, f"kv:{layer} {name}", float(off.max()), KV_BAR[self.engine.kv], np.argsort(-off))
+            store[layer] = found
+
+    def _cache(self, layer: int) -> tuple[F32, F32]:
+        cache = self.engine.cache
+        pool = next(p for p in cache.pools if layer in p.layer_offsets)
+        at = pool.group.layers.index(layer)
+        group, offset = pool.group, pool.layer_offsets[layer]
+        shape = CacheShape(group.n_kv_heads[at], group.head_dims[at], self.engine.kv, offset)
+        keys, values = [], []
+        for position in range(self.rows):
+            address = int(pool.table[self.slot, position // PAGE])
+            page = np.frombuffer((ctypes.c_uint8 * pool.page_bytes).from_address(address), np.uint8)
+            k, v = read_position(shape, page, position % PAGE)
+            keys.append(k.reshape(-1))
+            values.append(v.reshape(-1))
+        return np.stack(keys), np.stack(values)
+
+    def _note(self, step: Step, output: str, worst: float, bar: float, rows: Any) -> None:
+        row = int(rows[0]) if len(rows) else 0
+        self.figures.append(StepFigures(step.name, step.kernel, output, worst, bar, row))
