@@ -7,7 +7,8 @@ packed by a small pool of threads and written in order, so the bytes do not depe
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -16,21 +17,12 @@ from goinfer.bundle_format.plan import Weight
 from goinfer.bundle_format.writer import SectionStream
 from goinfer.compiler.checkpoints.tensor_map import Weights
 from goinfer.compiler.plan.builder import VECTOR, StoredParam
-from goinfer.compiler.quant.formats import format_named
+from goinfer.compiler.quant.formats import Packed, format_named
 
 Progress = Callable[[str, str, int, int], None]
 """Called with (phase, name, bytes done, bytes in all)."""
 
 _BAND_BYTES = 8 << 20
-
-
-@dataclass(frozen=True)
-class _Packed:
-    """A packed band with the squared norms of its source and of what storing it changed."""
-
-    data: np.ndarray
-    source_energy: float
-    error_energy: float
 
 
 def pack_weights(
@@ -47,8 +39,8 @@ def pack_weights(
             energy = error = 0.0
             for packed in _in_order(pool, threads, _bands(param, weights)):
                 stream.write(packed.data)
-                energy += packed.source_energy
-                error += packed.error_energy
+                energy += packed.energy
+                error += packed.error
             done += sum(weights.info(part).nbytes for part in param.param.parts)
             types = [str(weights.info(part).dtype) for part in param.param.parts]
             relative = float(np.sqrt(error / energy)) if energy else 0.0
@@ -57,25 +49,25 @@ def pack_weights(
     return out
 
 
-def _bands(param: StoredParam, weights: Weights) -> Iterator[Callable[[], _Packed]]:
+def _bands(param: StoredParam, weights: Weights) -> Iterator[Callable[[], Packed]]:
     """Work items of a parameter, each a whole number of panels except the last."""
     if param.format == VECTOR:
-        yield lambda: _pack_vector(param, weights)
+        yield partial(_pack_vector, param, weights)
         return
     n, k = param.nk
     rows = max(PANEL, _BAND_BYTES // (4 * k) // PANEL * PANEL)
     for start in range(0, n, rows):
-        yield lambda a=start, b=min(n, start + rows): _pack_band(param, weights, a, b)  # type: ignore[misc]
+        yield partial(_pack_band, param, weights, start, min(n, start + rows))
 
 
-def _pack_vector(param: StoredParam, weights: Weights) -> _Packed:
+def _pack_vector(param: StoredParam, weights: Weights) -> Packed:
     values = np.concatenate([weights.read(part) for part in param.param.parts])
     padded = np.zeros(round_up(len(values), GROUP), np.float32)
     padded[: len(values)] = values
-    return _Packed(padded.view(np.uint8), 0.0, 0.0)
+    return Packed(padded.view(np.uint8), 0.0, 0.0)
 
 
-def _pack_band(param: StoredParam, weights: Weights, start: int, stop: int) -> _Packed:
+def _pack_band(param: StoredParam, weights: Weights, start: int, stop: int) -> Packed:
     """Rows [start, stop) of the concatenation of the parts; blocks of the source are kept where the format can."""
     fmt = format_named(param.format)
     pieces = list(_pieces(param, start, stop))
@@ -84,14 +76,8 @@ def _pack_band(param: StoredParam, weights: Weights, start: int, stop: int) -> _
         blocks = weights.read_blocks(part, a, b)
         kept = None if blocks is None else fmt.repack(str(weights.info(part).dtype), blocks)
         if kept is not None:
-            return _Packed(kept, 0.0, 0.0)
-    w = np.concatenate([weights.read(part, a, b) for part, a, b in pieces])
-    data = fmt.pack(w)
-    if param.format == "f32":
-        return _Packed(data, 0.0, 0.0)
-    change = fmt.unpack(data, *w.shape)
-    change -= w
-    return _Packed(data, float(np.vdot(w, w)), float(np.vdot(change, change)))
+            return Packed(kept, 0.0, 0.0)
+    return fmt.measure(np.concatenate([weights.read(part, a, b) for part, a, b in pieces]))
 
 
 def _pieces(param: StoredParam, start: int, stop: int) -> Iterator[tuple[str, int, int]]:
@@ -105,10 +91,10 @@ def _pieces(param: StoredParam, start: int, stop: int) -> Iterator[tuple[str, in
 
 
 def _in_order(
-    pool: ThreadPoolExecutor, ahead: int, work: Iterator[Callable[[], _Packed]]
-) -> Iterator[_Packed]:
+    pool: ThreadPoolExecutor, ahead: int, work: Iterator[Callable[[], Packed]]
+) -> Iterator[Packed]:
     """Results of the work items in order, with at most `ahead` + 1 of them in memory."""
-    pending: deque[Future[_Packed]] = deque()
+    pending: deque[Future[Packed]] = deque()
     for item in work:
         pending.append(pool.submit(item))
         if len(pending) > ahead:
