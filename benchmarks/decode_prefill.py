@@ -1,6 +1,6 @@
 """Decode and prefill rates of a bundle, interleaved with llama.cpp on a GGUF of the same model when it is installed.
 
-    python benchmarks/decode_prefill.py [m.giw] [--llama-cpp model.Q4_0.gguf] [--rounds 5] [--threads 2] [--json out.json]
+    python benchmarks/decode_prefill.py [m.giw] [--llama-cpp model.Q4_0.gguf] [--rounds 5] [--json out.json]
 
 Without a bundle the packaged SmolLM2-135M-Instruct is compiled to one with the default recipe.
 

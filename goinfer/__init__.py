@@ -10,11 +10,13 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from goinfer.version import VERSION
+
 if TYPE_CHECKING:
     from goinfer.compiler.driver import Summary
     from goinfer.runtime.model import Model
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = ["Model", "__version__", "load", "prequant"]
 

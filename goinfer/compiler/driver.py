@@ -6,7 +6,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import goinfer
 from goinfer.bundle_format.plan import Plan
 from goinfer.bundle_format.writer import BundleWriter
 from goinfer.codegen.compile import compile_images
@@ -19,6 +18,7 @@ from goinfer.compiler.passes.pipeline import run_passes
 from goinfer.compiler.plan.lower import lower, place_weights
 from goinfer.compiler.quant.recipes import recipe_named
 from goinfer.compiler.tokenizer import build_tokenizer_section
+from goinfer.version import VERSION
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def _manifest(
 ) -> dict[str, Any]:
     """Facts about the bundle: no clock, no path, no host."""
     return {
-        "goinfer": goinfer.__version__,
+        "goinfer": VERSION,
         "family": family.name,
         "architecture": checkpoint.architecture,
         "source": {"kind": checkpoint.kind, "tensors": len(checkpoint.tensors)},
