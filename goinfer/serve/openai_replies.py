@@ -5,9 +5,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from goinfer import __version__
 from goinfer.runtime.generate import Generation, Piece
 from goinfer.runtime.interfaces import Tokenizer
+from goinfer.version import VERSION
 
 JSON = dict[str, Any]
 
@@ -130,7 +130,7 @@ class Reply:
             "object": kind,
             "created": self.created,
             "model": self.model,
-            "system_fingerprint": f"goinfer-{__version__}",
+            "system_fingerprint": f"goinfer-{VERSION}",
             "seed": self.seed,
         }
 
