@@ -71,8 +71,12 @@ def compile_all(jobs: list[Job], progress: Progress | None = None, workers: int 
     ]
     for t in threads:
         t.start()
-    for t in threads:
-        t.join()
+    try:
+        for t in threads:
+            t.join()
+    except BaseException:
+        failures.append(CompileError("compilation was interrupted"))  # the threads stop after their current kernel
+        raise
     if failures:
         raise failures[0]
     return [results[i] for i in range(len(jobs))]
@@ -82,7 +86,10 @@ def _drain(jobs: list[Job], todo: "queue.SimpleQueue[int]", done: Callable[[int,
            failures: list[CompileError]) -> None:  # fmt: skip
     """Feed one worker process until the queue is empty or something failed."""
     with subprocess.Popen(
-        [sys.executable, "-m", "goinfer.codegen.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-m", "goinfer.codegen.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        process_group=0,  # Ctrl-C is this process's to handle; a worker ends when its input closes
     ) as process:
         assert process.stdin and process.stdout
         try:
