@@ -122,6 +122,13 @@ class PlanReference:
             raise CompileError(f"plan reference: step {step.name}: kernel kind {kind} has no meaning here")
         _MEANING[kind](self, step, attrs, tape)
 
+    def magnitude(self, step: Step, tape: Tape) -> F32:
+        """sum |x| |w| of every output of a matmul about to run, what its rounding noise is proportional to."""
+        source = tape.buffers[step.operands[1].removeprefix("buf:")]
+        x = np.abs(source.values if isinstance(source, Codes) else source).astype(np.float32)
+        out = np.concatenate([x @ np.abs(rows).T for _, _, rows in self.bands(step.operands[0])], axis=1)
+        return out + np.abs(tape.rows(step.operands[2])) if self.kind(step)[1]["epilogue"] == "add" else out
+
     def vector(self, operand: str) -> F32:
         """A norm weight or a bias."""
         w = self._weights[operand.removeprefix("weight:")]

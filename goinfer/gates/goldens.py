@@ -9,7 +9,7 @@ import json
 import os
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from goinfer.bundle_format.errors import GoinferError
-from goinfer.gates.compare import F32
+from goinfer.gates.compare import EXACT, F32, Bars
 
 PARTS = ("ids", "logits", "rows", "hidden", "greedy")
 
@@ -43,6 +43,12 @@ class Goldens:
 
     prompts: tuple[Prompt, ...]
     about: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def bars(self) -> Bars:
+        """The bars of an f32 bundle: EXACT, or ten times the fixture's own noise floor where that is stricter."""
+        floor = float(self.about.get("noise_rel_l2", EXACT.rel_l2))
+        return replace(EXACT, rel_l2=min(EXACT.rel_l2, 10 * floor))
 
     @property
     def positions(self) -> int:

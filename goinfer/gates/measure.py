@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from goinfer.gates.compare import EXACT, F32, Bars, Comparison, compare_hidden, compare_logits
+from goinfer.gates.compare import F32, Bars, Comparison, compare_hidden, compare_logits
 from goinfer.gates.goldens import Goldens, Prompt
 
 DECODED = 320
@@ -92,7 +92,7 @@ def decode_difference(engine: Any, ids: list[int], logits: F32) -> int | None:
     return None
 
 
-def summary(figures: Sequence[PromptFigures], bars: Bars = EXACT) -> dict[str, Any]:
+def summary(figures: Sequence[PromptFigures], bars: Bars) -> dict[str, Any]:
     """The figures of all prompts as one row of the manifest: every `worst` is over all positions and prompts."""
     hidden = [h for f in figures for h in f.hidden]
     scaled = [h for f in figures for h in f.hidden_scaled]

@@ -12,7 +12,6 @@ from typing import Any
 
 from goinfer.gates import fixtures, manifest, oracle, sources
 from goinfer.gates.build import loaded
-from goinfer.gates.compare import EXACT
 from goinfer.gates.goldens import Goldens, load_goldens
 from goinfer.gates.manifest import REAL_ORACLE, TINY_ORACLE, Row
 from goinfer.gates.measure import PromptFigures, measure, summary
@@ -152,13 +151,13 @@ def measure_real(checkpoint: fixtures.RealCheckpoint) -> Result | NotRun:
 def judged(row: Row, model: Any, goldens: Goldens) -> Result:
     """Measure a loaded model and complete its row."""
     figures = measure(model, goldens)
-    failures = [f"prompt {n}: {line}" for n, f in enumerate(figures) for line in f.failures(EXACT)]
+    failures = [f"prompt {n}: {line}" for n, f in enumerate(figures) for line in f.failures(goldens.bars)]
     kinds = tuple(sorted({kernel.kind for kernel in model.engine.plan.kernels}))
     hashes = sources.source_hashes(row.family, kinds)
     info = model.engine.info()
     done = Row(**{
         **vars(row), "passed": not failures, "target": info["target"], "kernels": kinds,
-        "ours": f"f32 weights, f32 activations, {info['kv']} KV", "figures": _finite(summary(figures)),
+        "ours": f"f32 weights, f32 activations, {info['kv']} KV", "figures": _finite(summary(figures, goldens.bars)),
         "snapshot": sources.snapshot_id(hashes),
     })  # fmt: skip
     return Result(manifest.stamped(done), figures, failures)

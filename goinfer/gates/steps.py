@@ -12,13 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from goinfer.bundle_format.kernel_abi import PAGE, q8_row_bytes
+from goinfer.bundle_format.kernel_abi import PAGE
 from goinfer.bundle_format.plan import Step
 from goinfer.codegen.reference_attention import CacheShape, read_position
 from goinfer.compiler.plan_reference import F32, Codes, PlanReference, Tape, Value, outputs
+from goinfer.gates.native_steps import read_bytes, read_f32, run_by_step
 
-BAR = 2e-5
+BAR = 3e-5
 """Largest difference of an f32 output, relative to the RMS of its row in the reference."""
+
+ATTENTION_BAR = 1e-4
+"""The same of attention, whose noise grows with the size of the scores (hundreds in Gemma 3)."""
+
+MATMUL_BAR = 3e-6
+"""Largest difference of a matmul's output, relative to its sum of |x| |w|: cancellation makes no noise of its own."""
 
 CODES_APART = 0.05
 """Share of a row's codes that may be one apart; one or two values on an edge is what is seen."""
@@ -45,16 +52,12 @@ class StepFigures:
 
 
 def check_steps(model: Any, ids: Sequence[int]) -> list[StepFigures]:
-    """Run a prompt (at most max_rows tokens) natively, step by step, checking every output of every step."""
-    engine = model.engine
-    checker = _Checker(engine, ids)
-    engine._execute = checker.execute
-    try:
-        with engine.new_slot() as slot:
-            checker.slot = slot.index
-            engine.forward([(slot, ids)], wanted="all")
-    finally:
-        del engine._execute
+    """Run a prompt natively, step by step, checking every output of every step.
+
+    Raises UsageError for a prompt that the engine would cut into several forwards.
+    """
+    checker = _Checker(model.engine, ids)
+    run_by_step(model.engine, ids, checker.after, checker.before, checker.started)
     return checker.figures
 
 
@@ -66,18 +69,24 @@ class _Checker:
         self.reference = PlanReference(engine.plan, engine.bundle.section("weights"), engine.kv)
         self.tape = Tape(np.asarray(ids, np.int64))
         self.slot = 0
+        self.noise: F32 | None = None
         self.figures: list[StepFigures] = []
 
-    def execute(self, rows: int, hidden: Any) -> None:
-        """Each step: reference on what the native program has, then the native step, then compare."""
-        for i, step in enumerate(self.plan.steps):
-            kind, attrs = self.reference.kind(step)
-            self.reference.apply(step, self.tape)
-            self.engine._range(i, i + 1)
-            for name in outputs(kind, attrs, step):
-                self._check(step, kind, name)
+    def started(self, slot: int) -> None:
+        """Which slot holds the keys and values."""
+        self.slot = slot
 
-    def _check(self, step: Step, kind: str, name: str) -> None:
+    def before(self, step: Step, kind: str, attrs: Any) -> None:
+        """The reference's step, on what the native program has."""
+        self.noise = self.reference.magnitude(step, self.tape) if kind == "matmul" else None
+        self.reference.apply(step, self.tape)
+
+    def after(self, step: Step, kind: str, attrs: Any) -> None:
+        """The native step is done: compare everything it wrote."""
+        for name in outputs(kind, attrs, step):
+            self._check(step, name)
+
+    def _check(self, step: Step, name: str) -> None:
         """Compare one output, then put the native one on the tape for the steps that follow."""
         if name.startswith("kv:"):
             self._check_kv(step, int(name.removeprefix("kv:")))
@@ -92,43 +101,31 @@ class _Checker:
             if isinstance(wanted, Codes) and isinstance(found, Codes):
                 self._compare_codes(step, name, found, wanted)
             elif not isinstance(wanted, Codes) and not isinstance(found, Codes):
-                self._compare(step, name, found, wanted, BAR)
+                self._compare(step, name, found, wanted)
             self.tape.put(name, found)
 
     def _read(self, operand: str, like: Value) -> Value:
         """The native program's rows of an operand, in the form the reference has them."""
-        if operand == "io:logits":
-            return self._logits(like)
-        name = operand.removeprefix("buf:")
-        row_bytes = next(b.row_bytes for b in self.plan.buffers if b.name == name)
-        flat = self.engine.program.rows_of(name, 1, self.rows * row_bytes // 4).view(np.uint8)
-        grid = np.ascontiguousarray(flat.reshape(self.rows, row_bytes))
         if not isinstance(like, Codes):
-            return grid.view(np.float32)[:, : like.shape[1]].copy()
+            return read_f32(self.engine, operand, self.rows, like.shape[1])
+        grid = read_bytes(self.engine, operand, self.rows)
         groups, padded = like.scales.shape[1], like.codes.shape[1]
-        assert row_bytes == q8_row_bytes(like.k)
         return Codes(
             grid[:, :padded].view(np.int8).copy(),
             np.ascontiguousarray(grid[:, padded : padded + 4 * groups]).view(np.float32),
             np.ascontiguousarray(grid[:, padded + 4 * groups : padded + 8 * groups]).view(np.int32), like.k,
         )  # fmt: skip
 
-    def _logits(self, like: Value) -> F32:
-        """The logits buffer that the last step with one was bound to."""
-        assert not isinstance(like, Codes)
-        program = self.engine.program
-        step, pointer = next(
-            (i, s.operands.index("io:logits")) for i, s in enumerate(self.plan.steps) if "io:logits" in s.operands
-        )
-        address, stride = int(program.steps["ptr"][step, pointer]), program.logits_stride
-        raw = (ctypes.c_uint8 * (self.rows * stride)).from_address(address)
-        return np.frombuffer(raw, np.float32).reshape(self.rows, stride // 4)[:, : self.plan.vocab].copy()
-
-    def _compare(self, step: Step, name: str, found: F32, wanted: F32, bar: float) -> None:
+    def _compare(self, step: Step, name: str, found: F32, wanted: F32) -> None:
         wide = wanted.astype(np.float64)
-        scale = np.sqrt((wide * wide).mean(axis=1)) + 1e-30
-        off = np.abs(found - wide).max(axis=1) / scale
+        bar, noise = MATMUL_BAR, self.noise
+        if noise is None:
+            bar, noise = self._bar(step), np.sqrt((wide * wide).mean(axis=1, keepdims=True))
+        off = (np.abs(found - wide) / (noise + 1e-30)).max(axis=1)
         self._note(step, name, float(off.max()), bar, np.argsort(-off))
+
+    def _bar(self, step: Step) -> float:
+        return ATTENTION_BAR if self.reference.kind(step)[0] == "attention" else BAR
 
     def _compare_codes(self, step: Step, name: str, found: Codes, wanted: Codes) -> None:
         """Scales within the bar, sums consistent, and values within half a step of what was rounded."""
@@ -136,7 +133,7 @@ class _Checker:
         sums = found.codes.reshape(*found.sums.shape, -1).sum(axis=2, dtype=np.int32)
         apart = np.abs(found.codes.astype(np.int32) - wanted.codes).max(axis=1)
         share = (found.codes != wanted.codes).mean(axis=1)
-        self._note(step, f"{name} scales", float(spread.max()), BAR, np.argsort(-spread.max(axis=1)))
+        self._note(step, f"{name} scales", float(spread.max()), self._bar(step), np.argsort(-spread.max(axis=1)))
         odd = (sums != found.sums).sum(axis=1)
         self._note(step, f"{name} sums", float(odd.sum()), 0.0, np.argsort(-odd))
         self._note(step, f"{name} codes", float(apart.max()), 1.0, np.argsort(-apart))
