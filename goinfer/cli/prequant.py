@@ -58,7 +58,7 @@ def _lines(summary: Any, seconds: float) -> list[str]:
     ]
     if not summary.tokenizer:
         lines.append("  the source has no tokenizer: the bundle works with token ids only")
-    return lines
+    return lines + [f"  {note}" for note in summary.notes]
 
 
 @contextmanager

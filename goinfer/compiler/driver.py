@@ -35,6 +35,8 @@ class Summary:
     parameters: int
     bits_per_weight: float
     tokenizer: bool
+    notes: tuple[str, ...] = ()
+    """Sentences on what was decided for this checkpoint (a head that is the embedding, unused tensors)."""
 
 
 def compile_checkpoint(
@@ -67,7 +69,8 @@ def compile_checkpoint(
             placed = pack_weights(stream, stored, placed, model.weights, report)
         plan = replace(plan, weights=placed)
         writer.add("plan", "", plan.to_bytes(), codec="zstd")
-    return _summary(out, checkpoint, family, quant, plan, list(images), bool(tokenizer))
+    summary = _summary(out, checkpoint, family, quant, plan, list(images), bool(tokenizer))
+    return replace(summary, notes=model.notes)
 
 
 def _manifest(

@@ -99,15 +99,17 @@ def test_kv_precisions_keep_the_contract(tiny_bundle: Callable[..., Path], kv: s
     assert_same_bytes(got, want)
 
 
-def test_fork_continues_like_its_original(bundle: Path) -> None:
-    """Neither sees what the other writes: the twin runs after the original went another way."""
+def test_both_sides_of_a_fork_continue_like_fresh_runs(bundle: Path) -> None:
+    """The original writes first and so copies the shared page; the twin keeps it. Seen red without the copy."""
     with goinfer.load(bundle, threads=2) as model, model.engine.new_slot() as slot:
         ids = ids_of(model, 100)
+        other = ids[:30][::-1]
         model.engine.forward([(slot, ids[:70])])
         with slot.fork() as twin:
-            model.engine.forward([(slot, ids[:30][::-1])])
-            got = model.engine.forward([(twin, ids[70:])], wanted="all").copy()
-        assert_same_bytes(got, model.forward(ids)[70:])
+            original = model.engine.forward([(slot, other)], wanted="all").copy()
+            forked = model.engine.forward([(twin, ids[70:])], wanted="all").copy()
+        assert_same_bytes(original, model.forward(ids[:70] + other)[70:])
+        assert_same_bytes(forked, model.forward(ids)[70:])
 
 
 def test_truncate_goes_back_or_says_why_not(bundle: Path) -> None:
