@@ -16,6 +16,8 @@ USER_DEFINED = ["<think>", "</think>", "\n\n\n"]
 SPM_CONTROL = ["<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>"]
 SPM_USER_DEFINED = ["\n", "\n\n", "\n\n\n", "\n\n\n\n", "\t", "\t\t", "<b>", "</b>", "<table>"]
 
+CROSSING = ["</", "\u2581</", ">\u2581</"]  # a token with a space inside: a word may not be cut there
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -37,7 +39,10 @@ class Pair:
 
 
 # Written out again, so that a slip in the table of pre-tokenizers shows.
-LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 QWEN2 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -107,9 +112,10 @@ def slow_merges(tokens: list[str], priority: list[float]) -> list[tuple[str, str
 def spm(space_runs: bool, prefix: bool = False, fallback: bool = True) -> Pair:
     """A scored vocabulary with byte fallback, as GGUF stores Gemma's (`space_runs`) or Llama 2's."""
     trained = Tokenizer(models.BPE())
-    trained.normalizer = normalizers.Replace(" ", "\u2581")
-    trained.train_from_iterator([samples.LONG], trainers.BpeTrainer(vocab_size=500, show_progress=False))
+    trained.pre_tokenizer = pre_tokenizers.Metaspace("\u2581", "never")
+    trained.train_from_iterator([samples.LONG], trainers.BpeTrainer(vocab_size=1000, show_progress=False))
     pieces = [t for t, _ in sorted(trained.get_vocab().items(), key=lambda item: item[1])]
+    pieces = [*CROSSING, *(p for p in pieces if p not in CROSSING)]
     pieces = [p for p in pieces if "\n" not in p and "\t" not in p and not (ord(p[0]) > 0x3000 and len(p) == 1)]
     runs = [" " * n for n in range(2, 8)] if space_runs else []
     byte_tokens = [f"<0x{b:02X}>" for b in range(256)] if fallback else []

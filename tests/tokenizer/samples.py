@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 PROSE = [
     "The quick brown fox jumps over the lazy dog. It wasn't amused; they'd've said so, we'll see.",
-    "I'M SHOUTING, IT'S LOUD, YOU'LL HEAR. 'tis ‘curly’ it’s 's 'S '\u017f",
+    "I'M SHOUTING, IT'S LOUD, YOU'LL HEAR. 'tis ‘curly’ it’s 's 'S '\u017f '\u017fa x'\u017ft",
     "Größe, Straße, Ärger und Übermut: „Anführungszeichen“ – Gedankenstrich — und …",
     "L'été, c'est déjà demain ; où est-ce qu'on va ? Ça coûte 12,50 €.",
     "¿Dónde está la niña? ¡Allí! Año nuevo, pingüino.",
@@ -38,6 +38,7 @@ CODE = [
     "SELECT * FROM t WHERE a<>'b' AND c>=1;--x",
     '<div class="a">&nbsp;<b>bold</b></div>\n<!-- </ > -->',
     "https://example.com/a_b-c?d=e&f=%20#g  user@host.tld  C:\\dir\\file.txt ~/.x",
+    "<a> </a>  </b> > </ >  </c> >,  x> y",
     "a = b == c != d <= e >= f && g || !h ... ___ --- === *** ``` $$ ##",
 ]
 SPACE = [

@@ -1,5 +1,7 @@
 """Ids equal to Hugging Face `tokenizers`, for every pre-tokenizer and both kinds of vocabulary."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 
@@ -45,6 +47,25 @@ def test_without_byte_fallback_unknown_characters_fuse_into_one() -> None:
     assert unk in pair.ours.encode("日本 語")
     for text in samples.ALL:
         pair.same(text)
+
+
+def test_spm_words_are_cut_where_no_token_joins_them() -> None:
+    """The cut at spaces is taken, with its exception, so the tests above see both."""
+    ours = oracles.spm(True).ours
+    assert ours.token_id("> </") in ours.encode("<a> </a>")
+    words = ours._split("<a> </a> b  c>  d ")
+    assert words == ["<a> </a> b", "  c>  d", " "]
+
+
+def test_words_that_no_merge_reaches() -> None:
+    """Llama 3 takes a word that is a token whole; GPT-2 only what its merges build."""
+    from goinfer.compiler.checkpoints import TokenizerSource
+    from goinfer.compiler.tokenizer import build_tokenizer_section
+    from goinfer.runtime.tokenizer import Tokenizer
+
+    source = TokenizerSource(kind="bpe", pre="llama-bpe", tokens=["a", "b", "c", "ab", "abc"], merges=["a b"])
+    assert Tokenizer(build_tokenizer_section(source)).encode("abc ab") == [4, 3]
+    assert Tokenizer(build_tokenizer_section(replace(source, pre="gpt-2"))).encode("abc ab") == [3, 2, 3]
 
 
 def test_word_cache_does_not_change_ids(monkeypatch: pytest.MonkeyPatch) -> None:

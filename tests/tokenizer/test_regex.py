@@ -71,7 +71,9 @@ def test_digits_are_isolated_before_the_pattern() -> None:
     cutter = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(True), pre_tokenizers.Split(Regex(GPT2_PATTERN), "isolated")]
     )
-    for text in [ASSIGNED, *samples.ALL]:
+    digits = "a".join(map(chr, np.flatnonzero(unicode_classes.numeric())))
+    newer = "".join(map(chr, range(0x11D00, 0x11E00))) + "".join(map(chr, range(0x16FE0, 0x17000)))
+    for text in [ASSIGNED, digits, newer, *samples.ALL]:
         assert ours.words(text) == [piece for piece, _ in cutter.pre_tokenize_str(text)]
 
 
