@@ -7,7 +7,8 @@ writes the same dtypes, so the two cannot disagree.
 
 Three more functions complete an image: `goinfer_forward(Ctx*)` runs the steps [step_begin, step_end) on all threads
 and returns when the last is done; `goinfer_worker(Ctx*, i32 thread)` is the body of a worker thread: it waits on its
-semaphore, takes part in a forward, and returns once `quit` is set; `goinfer_crc32c(ptr, i64 n, i32 seed) -> i32`.
+semaphore, takes part in a forward, and returns once `quit` is set; `goinfer_crc32c(base, i64 chunk_bytes, i64 n_chunks,
+u32* out)` writes the CRC-32C of each of n_chunks consecutive chunks of equal size.
 """
 
 import numpy as np

@@ -39,9 +39,9 @@ class HostCode:
 
 def host_target() -> Target | None:
     """The plainest target of this machine's architecture, None if the machine lacks what it needs."""
-    from llvmlite import binding as llvm
+    from goinfer.codegen.emit_object import host_cpu_features
 
-    features = llvm.get_host_cpu_features()
+    features = host_cpu_features()
     for target in TARGETS.values():
         if target.arch == platform.machine():
             return target if all(features.get(_LLVM_NAMES.get(need, need)) for need in target.needs) else None

@@ -147,5 +147,5 @@ _AARCH64 = {
     277: _low12(0),  # ADD_ABS_LO12_NC
     278: _low12(0), 284: _low12(1), 285: _low12(2), 286: _low12(3), 299: _low12(4),  # LDST8..128_ABS_LO12_NC
     282: _branch26, 283: _branch26,  # JUMP26, CALL26
-    261: lambda d, at, place, target: _pc32(d, at, place, target),  # PREL32
+    261: _pc32,  # PREL32
 }  # fmt: skip

@@ -1,5 +1,6 @@
 """The frame of a kernel: its registry, its function in an MLIR module, and typed access to the Step and Ctx records."""
 
+import builtins
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -26,11 +27,11 @@ class Frame:
         """Operand i of the step."""
         return (self.step + (_offset(abi.STEP, "ptr") + 8 * i)).load_ptr()
 
-    def int(self, i: int) -> V:
+    def int(self, i: builtins.int) -> V:
         """Integer i of the step, i64."""
         return (self.step + (_offset(abi.STEP, "int") + 8 * i)).load("i64", 8)
 
-    def float(self, i: int) -> V:
+    def float(self, i: builtins.int) -> V:
         """Float i of the step, f32."""
         return (self.step + (_offset(abi.STEP, "float") + 4 * i)).load("f32", 4)
 

@@ -11,7 +11,7 @@ class Target:
 
     lanes: 32-bit lanes of a vector register. registers: vector registers. dot: how four int8 products are summed into
     an int32 lane ("maddubs", "vnni", "sdot", or "vnni-emulated": the instruction's definition written out, for tests
-    on machines that lack it). needs: CPU flags, as Linux spells them, that the runtime checks before choosing the target.
+    on machines that lack it). needs: CPU flags, as Linux spells them, that the runtime checks before the choice.
     """
 
     name: str

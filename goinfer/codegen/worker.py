@@ -20,7 +20,7 @@ def serve(requests: IO[bytes], replies: IO[bytes]) -> None:
     while (request := read_message(requests)) is not None:
         try:
             spec = Kernel(request["symbol"], request["kind"], request["attrs"])
-            reply = {"object": compile_kernel(spec, target_named(request["target"]))}
+            reply: dict[str, bytes | str] = {"object": compile_kernel(spec, target_named(request["target"]))}
         except GoinferError as e:
             reply = {"error": f"kernel {request['symbol']}: {e}"}
         except Exception as e:

@@ -88,7 +88,7 @@ class PagePool:
 def _bytes_at(address: int, n: int) -> np.ndarray:
     import ctypes
 
-    return np.frombuffer((ctypes.c_uint8 * n).from_address(address), np.uint8)
+    return np.ctypeslib.as_array((ctypes.c_uint8 * n).from_address(address))
 
 
 class KVCache:

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 
 from goinfer.bundle_format.errors import UsageError
-from goinfer.bundle_format.kernel_abi import CTX, SEMAPHORE_BYTES, WORKER_SYMBOL
+from goinfer.bundle_format.kernel_abi import SEMAPHORE_BYTES, WORKER_SYMBOL
 from goinfer.runtime.code_image import CodeImage
 
 MAX_THREADS = 256
