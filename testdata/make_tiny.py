@@ -12,6 +12,7 @@ import json
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,7 +122,7 @@ def draw(name: str, shape: tuple[int, ...], s: Scales, rng: np.random.Generator)
 
 def make_model(parity: Parity, family_name: str, values: Mapping[str, Any], seed: int) -> Any:
     """A transformers model with drawn weights; matrices hold bf16 values."""
-    config = getattr(transformers, parity.config_class)(**values)
+    config = getattr(transformers, parity.config_class)(**deepcopy(dict(values)))
     config._attn_implementation = "eager"
     model = getattr(transformers, parity.model_class)(config).eval().float()
     rng, s = np.random.default_rng(seed), scales(config, family_name)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from goinfer.bundle_format.errors import GoinferError, UsageError
 from goinfer.families.registry import FAMILIES
-from goinfer.gates.paths import cache_folder, testdata
+from goinfer.gates.paths import cache_folder, data_folder
 
 GOLDENS = "goldens.npz"
 
@@ -87,7 +87,7 @@ def tiny_fixtures(families: Sequence[str]) -> list[Fixture]:
     """Every tiny checkpoint of the families: the safetensors folder, and the GGUF twin where there is one."""
     out = []
     for family in families:
-        for folder in sorted(p for p in (testdata() / "tiny" / family).glob("*") if p.is_dir()):
+        for folder in sorted(p for p in (data_folder() / "tiny" / family).glob("*") if p.is_dir()):
             out.append(Fixture(family, f"tiny/{folder.name}", folder, folder / GOLDENS))
             twin = folder / "model.gguf"
             if twin.is_file():

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from goinfer.bundle_format.errors import GoinferError
-from goinfer.gates.paths import CHECKOUT, testdata
+from goinfer.gates.paths import CHECKOUT, data_folder
 
 NAME = "parity_manifest.json"
 SCHEMA = 1
@@ -94,7 +94,7 @@ def method_word(method: str) -> str:
 
 def manifest_path() -> Path:
     """The checkout's manifest."""
-    return testdata() / NAME
+    return data_folder() / NAME
 
 
 def read_manifest(path: Path | None = None) -> Manifest:

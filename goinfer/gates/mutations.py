@@ -210,8 +210,12 @@ def run_mutations(names: Sequence[str] | None = None) -> list[Caught]:
     ]  # fmt: skip
 
 
-def run_mutation(mutation: Mutation, key: str, fixture: Fixture, goldens: Goldens) -> Caught:
-    """One mutation on one fixture, through the reference executor."""
+def run_mutation(
+    mutation: Mutation, key: str, fixture: Fixture, goldens: Goldens, prompts: int | None = None
+) -> Caught:
+    """One mutation on one fixture, through the reference executor; `prompts` takes the first few only."""
+    if prompts is not None:
+        goldens = replace(goldens, prompts=goldens.prompts[:prompts])
     built = build(fixture, mutation.change)
     read = built.weights.read if mutation.spoil is None else mutation.spoil(built.weights.read)
     with np.errstate(all="ignore"):

@@ -12,7 +12,7 @@ class CheckoutError(GoinferError):
     """A gate needs files of the source checkout that are not there."""
 
 
-def testdata() -> Path:
+def data_folder() -> Path:
     """The checkout's testdata folder. Raises CheckoutError where goinfer is installed without its checkout."""
     folder = CHECKOUT / "testdata"
     if not folder.is_dir():

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from goinfer.gates.paths import testdata
+from goinfer.gates.paths import data_folder
 
 PROMPT_TOKENS = (9, 70, 560)
 """Lengths of the prompts of a real checkpoint; the longest is longer than the 512 positions of Gemma 3's window."""
@@ -10,7 +10,7 @@ PROMPT_TOKENS = (9, 70, 560)
 
 def ordinary_text() -> str:
     """About nine hundred words of plain prose, written for this repository."""
-    return (testdata() / "text" / "ordinary.txt").read_text(encoding="utf-8")
+    return (data_folder() / "text" / "ordinary.txt").read_text(encoding="utf-8")
 
 
 def text_ids(model: Any) -> list[int]:
