@@ -1,11 +1,11 @@
 """The tokenizer section: little-endian tables that an encoder reads in place, without building anything.
 
-    head    magic, version, number of arrays, size of the metadata, size of the section
-    table   one entry an array: name, offset, bytes
+    head    24 bytes: magic 89 "GTK", u32 version, u32 number of arrays, u32 bytes of metadata, u64 bytes of the section
+    table   32 bytes an array, in the order of ARRAYS: name (16, zero padded), u64 offset in the section, u64 bytes
     meta    JSON object, sorted keys, ASCII
-    arrays  each at a multiple of 64, zero padding between them
+    arrays  each at a multiple of 64, zero padding between them and at the end
 
-Arrays (types in ARRAYS; V tokens, M merges, A added tokens, S hash slots):
+Arrays (types in ARRAYS: I u32, H u16, B u8; V tokens, M merges, A added tokens, S hash slots):
 
     token_offsets [V+1], token_bytes   token i stands for token_bytes[offsets[i]:offsets[i+1]] in decoded text
     token_flags [V]                    bits FLAG_*
@@ -20,6 +20,21 @@ Arrays (types in ARRAYS; V tokens, M merges, A added tokens, S hash slots):
                                        code point c has class class_blocks[256 * class_index[c >> 8] + (c & 255)]
 
 The hash holds tokens that ordinary text may become: no control tokens and no byte tokens.
+
+Metadata, in the order a text meets it:
+
+    normalizer      steps ["NFC"], ["replace", from, to], ["prepend", text]; for text between added tokens
+    prefix_space    "none", "first", "always" or "prepend": when a space goes before such text
+    kind            "byte_level": symbols are bytes; "spm": symbols are characters, U+2581 is a space
+    patterns        byte_level: regular expressions over class bytes; each isolates its matches in the pieces before
+    words           spm: a regular expression that cuts the text without changing its tokens, or null
+    split_spaces    spm: true if `words` cuts at every space because the model does
+    ignore_merges   true if a word that is a token is taken whole
+    unk, fuse_unk   the token of symbols without one (null: they vanish), and whether a run of them is one token
+    prefix_ids, suffix_ids
+                    what goes around a text
+    strip_left      spaces that decoding drops at the start
+    bos, eos, pad   ids or null
 """
 
 import json
