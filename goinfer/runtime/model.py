@@ -10,7 +10,7 @@ import numpy as np
 from goinfer.bundle_format.errors import UsageError
 from goinfer.bundle_format.reader import Bundle, Verify
 from goinfer.runtime.chat import ChatTemplate
-from goinfer.runtime.chat_prompt import PromptBuilder
+from goinfer.runtime.chat_prompt import PromptBuilder, encode_prompt
 from goinfer.runtime.engine import Engine, Options
 from goinfer.runtime.generate import Piece, generate
 from goinfer.runtime.interfaces import Vocabulary
@@ -74,17 +74,8 @@ class Model:
         if self._template is None:
             raise UsageError("this bundle has no chat template: use a plain prompt")
         if self._chat is None:
-            self._chat = ChatTemplate(self._template, self._special_texts())
+            self._chat = ChatTemplate.for_tokenizer(self._template, self.tokenizer)
         return self._chat
-
-    def _special_texts(self) -> dict[str, str]:
-        """Texts of the special tokens by the names chat templates use."""
-        tokenizer = self._tokenizer
-        if tokenizer is None:
-            return {}
-        ids = {"bos_token": tokenizer.bos, "eos_token": tokenizer.eos, "unk_token": tokenizer.unk,
-               "pad_token": tokenizer.pad}  # fmt: skip
-        return {name: tokenizer.token_bytes(i).decode("utf-8", "replace") for name, i in ids.items() if i is not None}
 
     @property
     def prompt_builder(self) -> PromptBuilder:
@@ -121,7 +112,7 @@ class Model:
 
     def generate(self, prompt: str | Sequence[int], **params: Any) -> Iterator[Piece]:
         """Continue a prompt (text or ids); keyword arguments are those of SamplingParams."""
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        ids = encode_prompt(self.tokenizer, prompt) if isinstance(prompt, str) else list(prompt)
         return generate(self.engine, self.vocabulary, ids, SamplingParams(**params))
 
     def chat(self, messages: list[dict[str, Any]], **params: Any) -> Iterator[Piece]:
