@@ -6,7 +6,9 @@ Exit codes: 0 success, 1 failure, 2 bad usage, 130 interrupted, 143 terminated.
 import os
 import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -21,8 +23,8 @@ def run_app(app: typer.Typer, name: str, args: Sequence[str] | None = None) -> i
     """Run a command line and return its exit code; every error has been printed."""
     try:
         _prepare_streams()
-        signal.signal(signal.SIGTERM, _terminate)
-        code = typer.main.get_command(app).main(args, prog_name=name, standalone_mode=False)
+        with _unwinding_sigterm():
+            code = typer.main.get_command(app).main(args, prog_name=name, standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except (KeyboardInterrupt, typer.Abort):
@@ -71,8 +73,8 @@ def _extra_of(module: str) -> str:
 
 
 def _prepare_streams() -> None:
-    """Text the terminal cannot show must not end the program."""
-    for stream in (sys.stdout, sys.stderr):
+    """Text the terminal cannot show, and bytes that are no text, must not end the program."""
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
         reconfigure: Any = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="replace")
@@ -88,5 +90,18 @@ def _discard_output() -> None:
             os.dup2(null, stream.fileno())
 
 
+@contextmanager
+def _unwinding_sigterm() -> Iterator[None]:
+    """SIGTERM unwinds the program, so that temporary files are removed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _terminate(_signal: int, _frame: FrameType | None) -> None:
-    raise SystemExit(TERMINATED)  # unwinds, so that temporary files are removed
+    raise SystemExit(TERMINATED)

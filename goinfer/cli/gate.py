@@ -53,6 +53,20 @@ def quality(family: Families = None, json: Json = False) -> None:
     _finish(main_report(names(family)), json)
 
 
+@gate.command(cls=Command)
+def bisect(
+    model: Annotated[str, typer.Argument(help="A checkpoint, or a tiny fixture such as llama/plain.")],
+    ids: Annotated[str | None, typer.Option("--ids", help="Token ids as 1,2,3, or an .npz file.")] = None,
+    bundle: Annotated[str | None, typer.Option("--bundle", help="Compare this bundle of the checkpoint.")] = None,
+    json: Json = False,
+) -> None:
+    """Compare every layer with the reference and name the first one, and the first operation, that is off."""
+    from goinfer.cli.logits import parse_ids
+    from goinfer.gates.bisect import main_report
+
+    _finish(main_report(model, None if ids is None else parse_ids(ids), bundle), json)
+
+
 def _finish(outcome: tuple[str, dict[str, Any], int], json: bool) -> None:
     text, data, code = outcome
     print_json(data) if json else print(text)

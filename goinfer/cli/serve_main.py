@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -74,7 +75,7 @@ def _served(model: "Model", name: str, slots: int):  # type: ignore[no-untyped-d
     from goinfer.serve.served import ServedModel
 
     chat = model.chat_ids if model.has_chat_template else None
-    return ServedModel(name, model.engine, model.vocabulary, slots, chat)
+    return ServedModel(name, model.engine, model.vocabulary, slots, chat, int(time.time()))
 
 
 def _stream_weights(model: "Model", gigabytes: float | None) -> None:

@@ -113,7 +113,8 @@ class Model:
     def generate(self, prompt: str | Sequence[int], **params: Any) -> Iterator[Piece]:
         """Continue a prompt (text or ids); keyword arguments are those of SamplingParams."""
         ids = encode_prompt(self.tokenizer, prompt) if isinstance(prompt, str) else list(prompt)
-        return generate(self.engine, self.vocabulary, ids, SamplingParams(**params))
+        continues = isinstance(prompt, str)
+        return generate(self.engine, self.vocabulary, ids, SamplingParams(**params), continues=continues)
 
     def chat(self, messages: list[dict[str, Any]], **params: Any) -> Iterator[Piece]:
         """Answer a conversation; messages are {"role", "content"} as the chat template expects them."""

@@ -13,6 +13,7 @@ from goinfer.serve.errors import ApiError
 
 T = TypeVar("T")
 _KEEP_ALIVE_SECONDS = 15.0
+_BODY_SECONDS = 60.0
 
 
 async def read_json(request: Request, limit: int) -> Any:
@@ -25,10 +26,14 @@ async def read_json(request: Request, limit: int) -> Any:
     if declared.isdigit() and int(declared) > limit:
         raise too_large
     body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > limit:
-            raise too_large
+    try:
+        async with asyncio.timeout(_BODY_SECONDS):
+            async for part in request.stream():
+                body += part
+                if len(body) > limit:
+                    raise too_large
+    except TimeoutError:
+        raise ApiError(408, "the body did not come in time") from None
     try:
         return json.loads(body.decode(), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:

@@ -208,7 +208,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list:
     fields = {
         "path": Path("m.giw"), "family": "llama", "recipe": "int4", "targets": ["x86-64-v3"], "source_bytes": 10**8,
         "bundle_bytes": 9 * 10**7, "weight_bytes": 8 * 10**7, "parameters": 134515008, "bits_per_weight": 4.9,
-        "tokenizer": False,
+        "tokenizer": False, "notes": ("the head is the embedding table",),
     }  # fmt: skip
     calls: list = []
 
@@ -230,7 +230,7 @@ def test_prequant(cli: Cli, compiled: list) -> None:
     assert done.code == 0 and done.err == ""
     for fact in ("llama, int4, 134.5 M parameters", "100 MB -> bundle 90 MB", "4.90 bits a weight", "x86-64-v3"):
         assert fact in done.out
-    assert "no tokenizer" in done.out
+    assert "no tokenizer" in done.out and "the head is the embedding table" in done.out
     cli("prequant", "some/model.v1.gguf")
     assert compiled[-1] == ("some/model.v1.gguf", "model.v1.giw", "int4", None)
     facts = json.loads(cli("prequant", "model.gguf", "-json").out)

@@ -100,6 +100,13 @@ sys.exit(main(["run", "m.giw", "-p", "hi", "-temp", "0"]))
     assert (done.returncode, done.stdout, done.stderr) == (0, b"??\n", b"")
 
 
+def test_a_prompt_that_is_no_text() -> None:
+    code = FAKE_RUN.format(delay=0, n=2).replace('"-p", "hi", ', "") + "sys.exit(code)"
+    process = python(code, stdout=subprocess.PIPE, stdin=subprocess.PIPE, encoding="latin-1")
+    out, err = process.communicate("\xff\xfe", timeout=60)
+    assert (process.returncode, out, err) == (0, "xx\n", "")
+
+
 @pytest.mark.parametrize("command", ["run", "logits", "inspect", "verify"])
 def test_bad_bundles(command: str, tmp_path: Path) -> None:
     text, empty = tmp_path / "text.giw", tmp_path / "empty.giw"

@@ -25,10 +25,15 @@ def encode_chat(messages: list[dict[str, Any]]) -> list[int]:
     return [*ids, TURN]
 
 
+def open_slots(engine: Any) -> int:
+    """Slots in use, of the fake engine or of the real one."""
+    return engine.open_slots if isinstance(engine, FakeEngine) else engine.cache.slots - len(engine.cache._free)
+
+
 @dataclass
 class Live:
     url: str
-    engine: FakeEngine
+    engine: Any
     scheduler: Scheduler
 
     def client(self, key: str = "none") -> openai.OpenAI:
@@ -41,8 +46,8 @@ class Live:
     def wait_idle(self, seconds: float = 5.0) -> None:
         """Until no job holds a slot."""
         deadline = time.monotonic() + seconds
-        while self.scheduler.load != (0, 0) or self.engine.open_slots:
-            assert time.monotonic() < deadline, (self.scheduler.load, self.engine.open_slots)
+        while self.scheduler.load != (0, 0) or open_slots(self.engine):
+            assert time.monotonic() < deadline, (self.scheduler.load, open_slots(self.engine))
             time.sleep(0.005)
 
 
@@ -50,7 +55,7 @@ Start = Callable[..., Live]
 
 
 @contextmanager
-def running(engine: FakeEngine, access: Access, limits: Limits, **changes: Any) -> Iterator[Live]:
+def running(engine: Any, access: Access, limits: Limits, **changes: Any) -> Iterator[Live]:
     words = changes.pop("words", None)
     model = ServedModel("fake", engine, vocabulary(words), slots=4, encode_chat=encode_chat)
     app = create_app(replace(model, **changes), access, limits)
@@ -68,7 +73,7 @@ def running(engine: FakeEngine, access: Access, limits: Limits, **changes: Any) 
         thread.join(20)
         assert not thread.is_alive()
         sock.close()
-        assert engine.open_slots == 0
+        assert open_slots(engine) == 0
 
 
 @pytest.fixture

@@ -1,0 +1,107 @@
+"""Commands over a compiled bundle, end to end."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from goinfer.cli.main import main
+from tests.cli.cli_fakes import result
+from tests.conftest import TINY, native_target
+
+Bundles = Callable[[str, str, str], Path]
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., SimpleNamespace]:
+    return lambda *args: result(capsys, main([str(arg) for arg in args]))
+
+
+def test_prequant_verify_inspect_logits(call: Callable[..., SimpleNamespace], tmp_path: Path) -> None:
+    bundle, out = tmp_path / "m.giw", tmp_path / "out.npz"
+    source = TINY / "llama" / "plain"
+    done = call("prequant", source, "-quant", "int8int8", "-o", bundle, "-target", native_target())
+    assert done.code == 0 and "llama, int8int8" in done.out and "no tokenizer" in done.out, done.err
+    done = call("verify", bundle)
+    assert done.code == 0 and ": ok" in done.out
+    done = call("logits", bundle, "--ids", "1,2,3", "-o", out, "--hidden")
+    assert done.code == 0, done.err
+    with np.load(out) as arrays:
+        n, vocab = arrays["logits"].shape
+        assert n == 3 and arrays["ids"].tolist() == [1, 2, 3] and arrays["logits"].dtype == np.float32
+        assert arrays["hidden"].shape[1] == 3 and np.isfinite(arrays["hidden"]).all()
+    facts = json.loads(call("inspect", bundle, "-json").out)
+    assert facts["targets"] in ([native_target()], (native_target(),)) and facts["model"]["vocab"] == vocab
+    assert {"name", "format", "error", "source_types"} <= set(facts["tensors"][0])
+    done = call("run", bundle, "-p", "hi")
+    assert done.code == 2 and "no tokenizer" in done.err
+    done = call("logits", bundle, "-ids", f"1,{vocab}", "-o", out)
+    assert done.code == 1 and f"{vocab}" in done.err and done.err.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.giw", "out.npz"]
+
+
+def test_inspect_views(call: Callable[..., SimpleNamespace], tiny_bundle: Bundles) -> None:
+    bundle = tiny_bundle("llama", "plain", "int8int8")
+    text = call("inspect", bundle).out
+    for fact in ("llama, recipe int8int8", "layers", native_target(), "weights", "int8", "exact"):
+        assert fact in text
+    assert "giw." in call("inspect", bundle, "--graph").out
+    plan = call("inspect", bundle, "--plan").out
+    assert "step" in plan and "embed" in plan and "buffer" in plan
+    names = call("inspect", bundle, "-asm", "list").out.split()
+    matmul = next(name for name in names if name.startswith("matmul"))
+    lines = call("inspect", bundle, "-asm", matmul).out.splitlines()
+    assert len(lines) > 20 and lines[-1].split()[0].startswith("ret")
+    last = json.loads(call("inspect", bundle, "-asm", names[-1], "-json").out)
+    assert last["kernel"] == names[-1] and len(last["lines"]) > 2
+    done = call("inspect", bundle, "-asm", "nosuch")
+    assert done.code == 2 and "no kernel nosuch" in done.err
+    done = call("inspect", bundle, "-asm", "list", "-target", "nosuch")
+    assert done.code == 2 and "no target nosuch" in done.err
+
+
+def test_a_damaged_bundle_fails_verify(
+    call: Callable[..., SimpleNamespace], tiny_bundle: Bundles, tmp_path: Path
+) -> None:
+    data = bytearray(tiny_bundle("llama", "plain", "int8int8").read_bytes())
+    facts = json.loads(call("inspect", tiny_bundle("llama", "plain", "int8int8"), "-json").out)
+    weights = next(section for section in facts["sections"] if section["kind"] == "weights")
+    data[weights["offset"] + 100] ^= 1
+    bad = tmp_path / "bad.giw"
+    bad.write_bytes(data)
+    done = call("verify", bad)
+    assert done.code == 1 and "weights" in done.err and done.out == ""
+    report = json.loads(call("verify", bad, "-json").out)
+    assert not report["ok"] and len(report["problems"]) == 1
+    done = call("logits", bad, "-ids", "1", "-json")
+    assert done.code == 1 and "weights" in done.err
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (["-quant", "int3"], 2, "int3"),
+        (["-target", "nosuch"], 2, "nosuch"),
+    ],
+)
+def test_prequant_refuses(
+    call: Callable[..., SimpleNamespace], tmp_path: Path, args: list[str], code: int, message: str
+) -> None:
+    done = call("prequant", TINY / "llama" / "plain", "-o", tmp_path / "m.giw", *args)
+    assert done.code == code and message in done.err and done.err.count("\n") == 1, done
+    assert not list(tmp_path.iterdir())
+
+
+def test_bad_sources(call: Callable[..., SimpleNamespace], tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "empty.gguf").write_bytes(b"")
+    (source / "text.gguf").write_text("hello " * 100)
+    (source / "folder").mkdir()
+    for name in ("empty.gguf", "text.gguf", "folder", "missing.gguf"):
+        done = call("prequant", source / name, "-o", tmp_path / "m.giw")
+        assert done.code == 1 and done.out == "" and done.err.count("\n") == 1, (name, done)
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
