@@ -2,10 +2,15 @@
 
 import os
 import platform
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell's background job ignores SIGINT, and so would every program that a test starts and interrupts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TINY = Path(__file__).parent.parent / "testdata" / "tiny"
 
@@ -32,7 +37,7 @@ def tiny_bundle(tmp_path_factory: pytest.TempPathFactory, kernel_cache: None) ->
     def make(family: str, variant: str, quant: str) -> Path:
         key = (family, variant, quant)
         if key not in made:
-            made[key] = folder / ("-".join(key) + ".giw")
+            made[key] = folder / ("-".join(key).replace("/", "-") + ".giw")
             goinfer.prequant(TINY / family / variant, made[key], quant=quant, targets=[native_target()])
         return made[key]
 

@@ -1,7 +1,7 @@
 """Lowering of a small llama: the steps, what they read and write, what the recipe changes, what is refused.
 
-Seen red with: the norm adding a residual that the epilogue already added; activations quantised by a step of their own although
-the producer can; layer ends one step early.
+Seen red with: the norm adding a residual that the epilogue already added; activations quantised by a step
+of their own although the producer can; layer ends one step early.
 """
 
 import pytest
