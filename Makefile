@@ -29,7 +29,7 @@ bench: $(VENV)/.test
 	$(VENV)/bin/python benchmarks/decode_prefill.py $(ARGS)
 
 docs: $(VENV)/.test
-	$(VENV)/bin/python -m pytest -q tests/format/test_docs.py
+	$(VENV)/bin/python -m pytest -q tests/format/test_bundle_doc.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -8,6 +8,7 @@ import functools
 import itertools
 import json
 import mmap
+import os
 import weakref
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +25,9 @@ from tests.kernels import emulator
 
 NATIVE_TARGETS = ("x86-64-v3", "emulated-avxvnni", "emulated-v4-vnni")
 """Targets whose kernels any AVX2 machine can run."""
+
+if os.environ.get("GOINFER_REQUIRE_AARCH64") and emulator.missing() is not None:
+    raise RuntimeError(f"GOINFER_REQUIRE_AARCH64 is set, and the aarch64 kernels cannot run: {emulator.missing()}")
 
 AARCH64 = pytest.param(
     "aarch64-dotprod",
