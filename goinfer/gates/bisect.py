@@ -128,7 +128,7 @@ def run_bisect(
     load_mlir()
     built = built_model(source, family)
     reference = reference_of(source, ids)
-    with opened(source, bundle) as model:
+    with opened(source, bundle, family) as model:
         logits, hidden = model.forward(reference.ids, hidden_states=True)
         native = States(hidden[:, reference.rows], logits)
         graph = graph_states(built, reference)
@@ -188,9 +188,9 @@ def default_ids(loaded_oracle: Any) -> list[int]:
     return [int(i) for i in np.random.default_rng(0).integers(0, vocab, DEFAULT_IDS)]
 
 
-def opened(source: Path, bundle: Path | None) -> Any:
+def opened(source: Path, bundle: Path | None, family: Family | None) -> Any:
     """A loaded model: the bundle given, or one made for this."""
-    return loaded(source) if bundle is None else goinfer.load(bundle)
+    return loaded(source, family=family) if bundle is None else goinfer.load(bundle)
 
 
 def graph_states(built: BuiltModel, reference: Reference) -> States:

@@ -8,7 +8,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import goinfer
+from goinfer.codegen.mlir_context import load_mlir
 from goinfer.codegen.target import TARGETS
+from goinfer.compiler.family import Family
 from goinfer.gates.paths import CheckoutError
 from goinfer.runtime.cpu import cpu_flags, usable
 
@@ -25,10 +27,25 @@ def machine_target() -> str:
 
 
 @contextmanager
-def loaded(source: Path, recipe: str = "f32", **options: Any) -> Iterator[Any]:
-    """A checkpoint compiled with a recipe and loaded; both the model and its file are gone afterwards."""
+def loaded(source: Path, recipe: str = "f32", family: Family | None = None, **options: Any) -> Iterator[Any]:
+    """A checkpoint compiled with a recipe and loaded; both the model and its file are gone afterwards.
+
+    `family` takes the place of the registered one: how a gate is shown a broken build.
+    """
     with TemporaryDirectory(prefix="goinfer-gate-") as folder:
         bundle = Path(folder) / "gate.giw"
-        goinfer.prequant(source, bundle, quant=recipe, targets=[machine_target()])
+        if family is None:
+            goinfer.prequant(source, bundle, quant=recipe, targets=[machine_target()])
+        else:
+            load_mlir()
+            compile_as(source, bundle, recipe, family)
         with goinfer.load(bundle, **options) as model:
             yield model
+
+
+def compile_as(source: Path, bundle: Path, recipe: str, family: Family) -> None:
+    """goinfer.prequant with a family of one's own."""
+    from goinfer.compiler.checkpoints import open_checkpoint
+    from goinfer.compiler.driver import compile_checkpoint
+
+    compile_checkpoint(open_checkpoint(source), family, bundle, recipe, [machine_target()])

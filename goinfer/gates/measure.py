@@ -11,6 +11,7 @@ import numpy as np
 
 from goinfer.gates.compare import F32, Bars, Comparison, compare_hidden, compare_logits
 from goinfer.gates.goldens import Goldens, Prompt
+from goinfer.runtime.errors import LogitsError
 
 DECODED = 320
 """Positions at a prompt's end that are also computed token by token; a tiny prompt is decoded from its first."""
@@ -71,12 +72,22 @@ def measure_prompt(model: Runner, prompt: Prompt) -> PromptFigures:
     logits, hidden = model.forward(ids, hidden_states=True)
     plain, scaled = compare_hidden(hidden[:, prompt.rows], prompt.hidden)
     again = model.forward(ids)
-    pieces = model.generate(ids, max_new_tokens=len(prompt.greedy), temperature=0.0, ignore_eos=True)
     return PromptFigures(
         compare_logits(logits, prompt.logits), plain, scaled,
-        [int(piece.id) for piece in pieces], prompt.greedy.tolist(),
+        greedy(model, ids, len(prompt.greedy)), prompt.greedy.tolist(),
         decode_difference(model.engine, ids, logits), again.tobytes() != logits.tobytes(),
     )  # fmt: skip
+
+
+def greedy(model: Runner, ids: list[int], count: int) -> list[int]:
+    """The model's own greedy continuation, cut short where its logits are not usable."""
+    out: list[int] = []
+    try:
+        for piece in model.generate(ids, max_new_tokens=count, temperature=0.0, ignore_eos=True):
+            out.append(int(piece.id))
+    except LogitsError:
+        pass
+    return out
 
 
 def decode_difference(engine: Any, ids: list[int], logits: F32) -> int | None:

@@ -6,10 +6,12 @@ ones are computed by transformers on the spot and kept in a cache by the checkpo
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from goinfer.bundle_format.errors import GoinferError
 from goinfer.gates import fixtures, manifest, oracle, sources
 from goinfer.gates.build import loaded
 from goinfer.gates.goldens import Goldens, load_goldens
@@ -34,13 +36,17 @@ class Result:
 
     def lines(self) -> Iterator[str]:
         """For people: the verdict and its figures, then what failed."""
-        f = self.row.figures
-        yield (
-            f"{'PASS' if self.row.passed else 'FAIL'}  {self.row.family} {self.row.checkpoint} ({self.row.method}): "
-            f"same next {f['same_next']:.2%} of {f['positions']}, worst cosine {f['worst_cosine']:.7f}, worst relative"
-            f" L2 {f['worst_rel_l2']:.1e}, hidden {f['hidden_worst_rel_l2']:.1e} ({f['hidden_worst_at']}), greedy"
-            f" {f['greedy_equal']}, decode {'=' if f['decode_equals_prefill'] else '!='} prefill"
-        )
+        f, verdict = self.row.figures, "PASS" if self.row.passed else "FAIL"
+        named = f"{verdict}  {self.row.family} {self.row.checkpoint} ({self.row.method})"
+        if not f:
+            yield f"{named}: nothing was measured"
+        else:
+            cosine, error, hidden = (float(f[k]) for k in ("worst_cosine", "worst_rel_l2", "hidden_worst_rel_l2"))
+            yield (
+                f"{named}: same next {f['same_next']:.2%} of {f['positions']}, worst cosine {cosine:.7f}, worst"
+                f" relative L2 {error:.1e}, hidden {hidden:.1e} ({f['hidden_worst_at']}), greedy {f['greedy_equal']}, decode"
+                f" {'=' if f['decode_equals_prefill'] else '!='} prefill"
+            )
         yield from (f"      {failure}" for failure in self.failures)
 
 
@@ -109,12 +115,13 @@ def run_parity(
     for family in chosen:
         tiny = fixtures.tiny_fixtures([family]) if TINY_ORACLE in methods else []
         real = fixtures.real_checkpoints([family]) if REAL_ORACLE in methods else []
-        for fixture in tiny:
-            say(f"{family} {fixture.name}")
-            report.results.append(measure_tiny(fixture))
-        for checkpoint in real:
-            say(f"{family} {checkpoint.name}")
-            outcome = measure_real(checkpoint)
+        jobs: list[tuple[str, str, Callable[[], Result | NotRun]]] = [
+            *((f.name, TINY_ORACLE, partial(measure_tiny, f)) for f in tiny),
+            *((c.name, REAL_ORACLE, partial(measure_real, c)) for c in real),
+        ]
+        for name, method, work in jobs:
+            say(f"{family} {name}")
+            outcome = attempt(family, name, method, work)
             if isinstance(outcome, Result):
                 report.results.append(outcome)
             else:
@@ -124,6 +131,16 @@ def run_parity(
     if record:
         record_rows(report.results)
     return report
+
+
+def attempt(family: str, name: str, method: str, work: Callable[[], Result | NotRun]) -> Result | NotRun:
+    """Do a measurement; an error that goinfer raises on purpose is a failed row that says so."""
+    try:
+        return work()
+    except GoinferError as error:
+        row = Row(family, name, method, False, "", "", "", "", "", "", "", {}, notes=(str(error),))
+        hashes = sources.source_hashes(family, ())
+        return Result(manifest.stamped(replace(row, snapshot=sources.snapshot_id(hashes))), [], [str(error)])
 
 
 def measure_tiny(fixture: fixtures.Fixture) -> Result:
@@ -155,11 +172,11 @@ def judged(row: Row, model: Any, goldens: Goldens) -> Result:
     kinds = tuple(sorted({kernel.kind for kernel in model.engine.plan.kernels}))
     hashes = sources.source_hashes(row.family, kinds)
     info = model.engine.info()
-    done = Row(**{
-        **vars(row), "passed": not failures, "target": info["target"], "kernels": kinds,
-        "ours": f"f32 weights, f32 activations, {info['kv']} KV", "figures": _finite(summary(figures, goldens.bars)),
-        "snapshot": sources.snapshot_id(hashes),
-    })  # fmt: skip
+    done = replace(
+        row, passed=not failures, target=info["target"], kernels=kinds,
+        ours=f"f32 weights, f32 activations, {info['kv']} KV", figures=_finite(summary(figures, goldens.bars)),
+        snapshot=sources.snapshot_id(hashes),
+    )  # fmt: skip
     return Result(manifest.stamped(done), figures, failures)
 
 

@@ -1,5 +1,7 @@
 """The graph and the fixtures: the reference executor meets the goldens, and every broken control misses them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -14,7 +16,9 @@ CONTROLS = [(m, key) for m in MUTATIONS for key in m.fixtures]
 
 @pytest.mark.parametrize("fixture", FIXTURES.values(), ids=FIXTURES.keys())
 def test_the_graph_computes_what_transformers_computed(fixture: Fixture) -> None:
+    """The longest prompt; tests/families runs the others, after the passes."""
     goldens = load_goldens(fixture.goldens)
+    goldens = replace(goldens, prompts=goldens.prompts[2:])
     built = build(fixture, lambda family: family)
     for logits, hidden in compare(built, built.weights.read, goldens):
         for figures in (logits, *hidden):
@@ -22,7 +26,9 @@ def test_the_graph_computes_what_transformers_computed(fixture: Fixture) -> None
             assert figures.worst_rel_l2 < 2e-5, "the graph is float64 inside: it should be nearer than the bar asks"
 
 
-@pytest.mark.parametrize(("mutation", "key"), CONTROLS, ids=[f"{m.name}-{key}".replace(" ", "_") for m, key in CONTROLS])
+@pytest.mark.parametrize(
+    ("mutation", "key"), CONTROLS, ids=[f"{m.name}-{key}".replace(" ", "_") for m, key in CONTROLS]
+)
 def test_a_broken_control_is_caught(mutation: Mutation, key: str) -> None:
     """Red by construction: each control is wrong on purpose and the gate must say so.
 
