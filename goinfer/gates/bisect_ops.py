@@ -91,7 +91,7 @@ def graph_against_modules(built: BuiltModel, ids: Sequence[int], reference: Any)
     """
     view = built.graph.view()
     modules = module_names(view.info.family, [p.name for p in view.params.values()])
-    theirs = reference.modules(ids, sorted(set(modules.values())))
+    theirs = reference.modules(ids, sorted({"lm_head", *modules.values()}))
     values: dict[int, F32] = {}
     figures: list[OpFigures] = []
     since: list[str] = []
@@ -99,23 +99,25 @@ def graph_against_modules(built: BuiltModel, ids: Sequence[int], reference: Any)
     def observe(op: GraphOp, results: tuple[F32, ...]) -> None:
         values.update(zip(op.results, results, strict=True))
         weight = view.params.get(op.operands.get("weight", -1))
-        module = theirs.get(modules.get(weight.name, "")) if weight else None
-        if module is None:
+        name = "lm_head" if op.name == "lm_head" else modules.get(weight.name, "") if weight else ""
+        if name not in theirs:
             since.append(op.label)
             return
-        named = f"{op.label} = {modules[weight.name] if weight else ''}"
-        if op.name != "embed" and "x" in op.operands:
-            between = f"input; computed by {', '.join(since[-3:])}" if since else "input"
-            figures.append(_pair(named, between, values[op.operands["x"]], module[0]))
+        named, (given, made) = f"{op.label} = {name}", theirs[name]
         if op.name != "embed":
-            figures.append(_pair(named, "output", results[0], module[1]))
+            between = f"input; computed by {', '.join(since[-3:])}" if since else "input"
+            figures.append(_pair(named, between, values[op.operands["x"]], given))
+        figures.append(_pair(named, "output", results[0], made))
         since.clear()
 
     run(view, ids, built.weights.read, observe)
-    return [f for f in figures if f is not None]
+    return figures
 
 
 def _pair(label: str, detail: str, ours: F32, theirs: F32) -> OpFigures:
+    """Heads may come before positions on their side: [heads, positions, size]."""
+    if theirs.ndim == 3 and theirs.shape[0] != len(ours):
+        theirs = theirs.swapaxes(0, 1)
     return OpFigures(label, detail, compare_rows(ours, theirs.reshape(ours.shape), label))
 
 

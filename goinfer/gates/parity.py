@@ -44,8 +44,8 @@ class Result:
             cosine, error, hidden = (float(f[k]) for k in ("worst_cosine", "worst_rel_l2", "hidden_worst_rel_l2"))
             yield (
                 f"{named}: same next {f['same_next']:.2%} of {f['positions']}, worst cosine {cosine:.7f}, worst"
-                f" relative L2 {error:.1e}, hidden {hidden:.1e} ({f['hidden_worst_at']}), greedy {f['greedy_equal']}, decode"
-                f" {'=' if f['decode_equals_prefill'] else '!='} prefill"
+                f" relative L2 {error:.1e}, hidden {hidden:.1e} ({f['hidden_worst_at']}), greedy {f['greedy_equal']},"
+                f" decode {'=' if f['decode_equals_prefill'] else '!='} prefill"
             )
         yield from (f"      {failure}" for failure in self.failures)
 

@@ -71,7 +71,7 @@ def test_without_the_oracle_a_wrong_graph_is_named_by_its_layer() -> None:
         ("gemma3_text/plain", with_layers(qk_norm=False), "layer 0", "blk.0.attn_output"),
         ("gemma3_text/plain", without_norm(".2.post_attention_norm.weight"), "layer 2", "blk.2.ffn_norm"),
         ("gemma3_text/plain", with_layers(window=8), "layer 5", "blk.5.attn_output"),
-        ("llama/plain", with_config(embed_scale=2.0), "embedding", "blk.0.attn_norm"),
+        ("llama/plain", with_config(embed_scale=2.0), "embedding", "token_embd = model.embed_tokens"),
     ],
     ids=["gate/up", "q/k norm", "post norm", "window", "embed scale"],
 )

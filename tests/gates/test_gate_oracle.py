@@ -1,4 +1,4 @@
-"""The oracle itself, and the gates that need it: real checkpoints, bars of the recipes. Needs torch and transformers."""
+"""The oracle itself, and the gates that need it: real checkpoints, bars of the recipes."""
 
 from pathlib import Path
 
