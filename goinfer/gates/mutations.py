@@ -261,3 +261,12 @@ def table(caught: Sequence[Caught]) -> str:
             f" {c.logits_cosine:.6f} | {c.hidden_rel_l2:.1e} |"
         )
     return "\n".join(lines)
+
+
+def main_report(names: Sequence[str] | None = None) -> tuple[str, dict[str, Any], int]:
+    """What a command line prints: the table, JSON data, and exit code 1 if a control went unseen."""
+    caught = run_mutations(names)
+    missed = [c for c in caught if not c.caught]
+    rows = [{k: v if not isinstance(v, float) or np.isfinite(v) else "nan" for k, v in vars(c).items()} for c in caught]
+    text = f"{table(caught)}\n{len(caught) - len(missed)} of {len(caught)} broken controls caught"
+    return text, {"controls": rows, "exit_code": int(bool(missed))}, int(bool(missed or not caught))

@@ -8,15 +8,20 @@ where a value lies on the edge between two.
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import goinfer
 from goinfer.bundle_format.kernel_abi import PAGE
 from goinfer.bundle_format.plan import Step
+from goinfer.codegen.mlir_context import load_mlir
 from goinfer.codegen.reference_attention import CacheShape, read_position
 from goinfer.compiler.plan_reference import F32, Codes, PlanReference, Tape, Value, outputs
 from goinfer.gates.native_steps import read_bytes, read_f32, run_by_step
+
+DEFAULT_IDS = 48
 
 BAR = 3e-5
 """Largest difference of an f32 output, relative to the RMS of its row in the reference."""
@@ -167,3 +172,47 @@ class _Checker:
     def _note(self, step: Step, output: str, worst: float, bar: float, rows: Any) -> None:
         row = int(rows[0]) if len(rows) else 0
         self.figures.append(StepFigures(step.name, step.kernel, output, worst, bar, row))
+
+
+@dataclass(frozen=True)
+class StepsReport:
+    """Every output of every step of one prompt."""
+
+    bundle: str
+    figures: list[StepFigures]
+
+    @property
+    def exit_code(self) -> int:
+        """0 when every step is right."""
+        return 0 if self.figures and all(f.ok for f in self.figures) else 1
+
+    def text(self) -> str:
+        """The steps that are wrong, the first one first, or the share of its bar that the closest one used."""
+        bad = [f for f in self.figures if not f.ok]
+        lines = [f"  {f.step} ({f.kernel}) {f.output}: {f.worst:.2e} at row {f.row}, bar {f.bar:.0e}" for f in bad[:8]]
+        if bad:
+            return "\n".join([f"steps: {self.bundle}: first bad step: {bad[0].step}", *lines])
+        used = max((f.worst / f.bar for f in self.figures if f.bar), default=0.0)
+        count = f"{len(self.figures)} outputs"
+        return f"steps: {self.bundle}: {count} agree with the plan's reference; at most {used:.0%} of a bar"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as JSON data."""
+        rows = [
+            {**vars(f), "ok": f.ok, "worst": f.worst if np.isfinite(f.worst) else str(f.worst)} for f in self.figures
+        ]
+        return {"bundle": self.bundle, "steps": rows, "exit_code": self.exit_code}
+
+
+def main_report(bundle: Path, ids: Sequence[int] | None = None) -> tuple[str, dict[str, Any], int]:
+    """What the command line prints: text, JSON data, exit code."""
+    load_mlir()
+    with goinfer.load(bundle) as model:
+        prompt = default_ids(model.engine.vocab) if ids is None else [int(i) for i in ids]
+        report = StepsReport(bundle.name, check_steps(model, prompt))
+    return report.text(), report.as_dict(), report.exit_code
+
+
+def default_ids(vocab: int, count: int = DEFAULT_IDS) -> list[int]:
+    """A prompt where text plays no part: spread over the vocabulary, the same every time."""
+    return [int(i) for i in np.random.default_rng(0).integers(0, vocab, count)]

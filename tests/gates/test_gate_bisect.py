@@ -83,6 +83,12 @@ def test_a_wrong_graph_is_named_by_its_op(fixture: str, change: Any, layer: str,
     assert next(o.label for o in report.ops if o.bad).startswith(op)
 
 
+def test_a_quantised_bundle_is_checked_against_its_own_plan(bundles: Bundles) -> None:
+    """It differs from the float32 reference everywhere by design, which would name layer 0 of a good bundle."""
+    text, data, code = bisect.main_report("llama/plain", bundle=str(bundles.path("llama/plain", "int4")))
+    assert code == 0 and "agree with the plan's reference" in text and len(data["steps"]) > 50
+
+
 def test_a_name_that_is_nothing_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="neither a checkpoint"):
         bisect.main_report("llama/nothing")
