@@ -13,7 +13,7 @@ demo: $(VENV)/.demo
 
 # The default test suite: no torch, no network, under 10 minutes on two cores.
 test: $(VENV)/.test
-	$(VENV)/bin/python -m pytest $(ARGS)
+	$(VENV)/bin/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: $(VENV)/.lint
 	$(VENV)/bin/ruff check goinfer tests testdata benchmarks

@@ -23,7 +23,9 @@ def native_target() -> str:
 @pytest.fixture(scope="session", autouse=True)
 def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keep compiled kernels of the test run apart from the user's cache (set GOINFER_CACHE to reuse one)."""
-    os.environ.setdefault("GOINFER_CACHE", str(tmp_path_factory.mktemp("cache")))
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
+    os.environ.setdefault("GOINFER_CACHE", str(shared / "kernel-cache"))
 
 
 @pytest.fixture(scope="session")

@@ -12,8 +12,6 @@ from goinfer.gates.paths import cache_folder
 KEPT_BYTES = 3 << 30
 """The cache is cut back to this; the oldest goldens go first."""
 
-HIDDEN_ROWS = 160
-
 
 def checkpoint_hash(path: Path) -> str:
     """SHA-256 of the file."""
@@ -25,14 +23,14 @@ def cached_goldens(source: Path, prompts: Sequence[Sequence[int]], greedy: int =
     """Goldens of a GGUF file; the key holds its content, the prompts, and the versions and code that compute them."""
     digest = checkpoint_hash(source)
     code = hashlib.sha256(Path(oracle.__file__).read_bytes()).hexdigest()
-    facts = [digest, oracle.reference_name(), code, HIDDEN_ROWS, greedy, [list(p) for p in prompts]]
+    facts = [digest, oracle.reference_name(), code, greedy, [list(p) for p in prompts]]
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
     path = cache_folder("oracle") / f"{key}.npz"
     try:
         return load_goldens(path)
     except GoldensError:
         pass
-    goldens = oracle.Oracle.load(source).goldens(prompts, {"checkpoint": digest[:16]}, HIDDEN_ROWS, greedy)
+    goldens = oracle.Oracle.load(source).goldens(prompts, {"checkpoint": digest[:16]}, greedy=greedy)
     save_goldens(path, goldens)
     _trim(path)
     return goldens

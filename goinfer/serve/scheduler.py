@@ -173,18 +173,20 @@ class Scheduler:
 
     def _next_batch(self) -> list[tuple[Job, list[int]]]:
         """Every decoding job's row first, then prompt chunks in order of arrival, within max_rows."""
-        room = self._engine.max_rows
-        decoding = [job for job in self._active if not job.prefilling][:room]
-        batch = [(job, job.next_ids(1)) for job in decoding]
-        room -= len(batch)
+        decoding = [job for job in self._active if not job.prefilling]
+        prefilling = [job for job in self._active if job.prefilling]
+        # a prompt gets a row at least: it must not wait until others have finished
+        served = decoding[: self._engine.max_rows - bool(prefilling)]
+        batch = [(job, job.next_ids(1)) for job in served]
+        room = self._engine.max_rows - len(batch)
         if decoding:
             room = min(room, self._prefill_chunk)
-        for job in self._active:
-            if room and job.prefilling:
+        for job in prefilling:
+            if room:
                 batch.append((job, job.next_ids(room)))
                 room -= len(batch[-1][1])
-        if len(decoding) == self._engine.max_rows:
-            self._active.rotate(-1)  # more jobs than rows: each gets its turn
+        if len(served) < len(decoding):
+            self._active.rotate(-len(served))  # more jobs than rows: each gets its turn
         return batch
 
     def _advance(self, job: Job, logits: np.ndarray | None) -> None:

@@ -99,6 +99,19 @@ def test_masked_tokens_have_no_chance() -> None:
     assert drawn(row, temperature=5.0) == {1, 3}
 
 
+@pytest.mark.parametrize(("raw", "want"), [(0, 1), (2**64 - 1, 2), (2**63, 2)])
+def test_the_ends_of_the_draw(raw: int, want: int) -> None:
+    """The smallest draw does not pick a leading token of weight zero, the largest not one behind the last."""
+
+    class Fixed:
+        def random_raw(self) -> int:
+            return raw
+
+    sampler = Sampler(SamplingParams(temperature=1.0, logprobs=None), 5)
+    sampler._bits = Fixed()
+    assert sampler.sample(np.array([-np.inf, 0, 0, -np.inf, -np.inf], np.float32)).id == want
+
+
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_unusable_logits_are_an_error(temperature: float, bad: float) -> None:
@@ -149,6 +162,8 @@ def test_presence_and_frequency_count_the_output_only() -> None:
     prompt = [0, 0, 0]
     presence = Sampler(SamplingParams(presence_penalty=0.7), 3, prompt)
     assert [presence.sample(row).id for _ in range(4)] == [0, 1, 0, 0]
+    both = Sampler(SamplingParams(presence_penalty=0.7, repeat_penalty=1.001), 3, prompt)
+    assert [both.sample(row).id for _ in range(4)] == [0, 1, 0, 0]
     frequency = Sampler(SamplingParams(frequency_penalty=0.3), 3, prompt)
     assert [frequency.sample(row).id for _ in range(5)] == [0, 0, 1, 0, 1]
 

@@ -112,7 +112,10 @@ def test_body_size(start: Start) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"{", b"[]", b"3", b"null", b'"x"', b"\xff\xfe", b"[" * 100_000, b'{"prompt": NaN}', b'{"a":' * 50_000],
+    [
+        b"", b"{", b"[]", b"3", b"null", b'"x"', b"\xff\xfe", b"[" * 100_000, b'{"prompt": "x", "user": NaN}',
+        b'{"a":' * 50_000,
+    ],
 )
 def test_bodies_that_are_not_a_request(start: Start, body: bytes) -> None:
     assert message(post(start(), "/v1/completions", body), 400)
