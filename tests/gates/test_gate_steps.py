@@ -52,7 +52,9 @@ def test_one_wrong_weight_block_is_named(int4: Any) -> None:
     """Red: one of the 4-bit blocks of one matrix replaced; statistics over logits would hardly move."""
     i = step_index(int4, "blk.1.ffn_down")
     weight = next(w for w in int4.engine.plan.weights if w.name == "blk.1.ffn_down.weight")
-    copy = np.array(int4.engine.weights[weight.offset : weight.offset + weight.nbytes])
+    memory = np.empty(weight.nbytes + 64, np.uint8)
+    copy = memory[-memory.ctypes.data % 64 :][: weight.nbytes]  # kernels load weights with aligned instructions
+    copy[:] = int4.engine.weights[weight.offset : weight.offset + weight.nbytes]
     copy[288:320] ^= 0x11
     int4.engine.program.steps["ptr"][i, 0] = copy.ctypes.data
     assert wrong(check_steps(int4, prompt("llama/plain"))) == ["blk.1.ffn_down"]
