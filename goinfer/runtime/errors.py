@@ -17,3 +17,7 @@ class ContextError(GoinferError):
 
 class LogitsError(GoinferError):
     """The model produced logits no token can be chosen from (NaN, +inf, or nothing finite)."""
+
+
+class ClosedError(GoinferError):
+    """A closed model was asked to run."""

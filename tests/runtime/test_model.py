@@ -1,0 +1,36 @@
+"""A model's end: closed, or dropped without closing."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import goinfer
+from goinfer.bundle_format.errors import GoinferError
+
+
+def test_a_closed_model_refuses_to_run(tiny_bundle: Callable[..., Path]) -> None:
+    """Seen red: the forward waited at a barrier for threads that had ended."""
+    opened = goinfer.load(tiny_bundle("llama", "plain", "int4"), threads=2)
+    pieces = opened.generate([1, 2, 3], max_new_tokens=9, ignore_eos=True)
+    next(pieces)
+    opened.close()
+    opened.close()
+    for run in (lambda: opened.forward([1]), lambda: next(pieces)):
+        with pytest.raises(GoinferError, match="closed"):
+            run()
+
+
+def test_models_that_nobody_closes_end_their_threads(tiny_bundle: Callable[..., Path]) -> None:
+    """Seen red: dropping a model right after load unmapped code that its worker was about to enter (a crash)."""
+    code = (
+        "import goinfer, sys, threading\n"
+        "for i in range(40):\n    m = goinfer.load(sys.argv[1], threads=3)\n    del m\n"
+        "m = goinfer.load(sys.argv[1], threads=3); m.forward([1]); del m\n"
+        "print(threading.active_count())\n"
+    )
+    bundle = str(tiny_bundle("llama", "plain", "int4"))
+    done = subprocess.run([sys.executable, "-c", code, bundle], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
