@@ -4,6 +4,7 @@ Attention is the eager one, weights are float32, nothing is compiled or quantise
 transformers itself, so their reader is a second opinion on ours.
 """
 
+import inspect
 import io
 from collections.abc import Sequence
 from contextlib import contextmanager, redirect_stderr
@@ -122,11 +123,14 @@ class Oracle:
         import torch
 
         out: list[int] = []
+        # transformers renamed the argument in 5.x
+        known = inspect.signature(self.model.forward).parameters
+        name = "cache" if "cache" in known else "past_key_values"
         state, step = None, torch.tensor([list(ids)])
         with torch.no_grad():
             while len(out) < count:
-                result = self.model(input_ids=step, past_key_values=state, use_cache=True)
-                state = result.past_key_values
+                result = self.model(input_ids=step, use_cache=True, **{name: state})
+                state = getattr(result, name)
                 out.append(int(result.logits[0, -1].argmax()))
                 step = torch.tensor([[out[-1]]])
         return out
