@@ -60,8 +60,9 @@ def running(engine: Any, access: Access, limits: Limits, **changes: Any) -> Iter
     model = ServedModel("fake", engine, vocabulary(words), slots=4, encode_chat=encode_chat)
     app = create_app(replace(model, **changes), access, limits)
     sock = bind(Address(port=0))
-    server = uvicorn.Server(uvicorn.Config(app, http="h11", log_level="warning", lifespan="on", ws="none"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]})
+    config = uvicorn.Config(app, http="h11", log_level="warning", lifespan="on", ws="none", timeout_graceful_shutdown=5)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
     thread.start()
     try:
         while not server.started:
@@ -69,6 +70,7 @@ def running(engine: Any, access: Access, limits: Limits, **changes: Any) -> Iter
             time.sleep(0.005)
         yield Live(f"http://127.0.0.1:{sock.getsockname()[1]}", engine, app.state.scheduler)
     finally:
+        app.state.scheduler.request_stop()  # ends what a failed test left running
         server.should_exit = True
         thread.join(20)
         assert not thread.is_alive()

@@ -165,7 +165,7 @@ def test_sixteen_clients_at_once_never_mix(start: Start) -> None:
     prompt_length = 1 + 1 + len("u:00") + 1
 
     def echo(ids: list[int]) -> int:
-        return ids[4 + (len(ids) - prompt_length) % 2]
+        return ids[4 + (len(ids) - prompt_length) % 2] if len(ids) >= prompt_length else 0
 
     live = start(FakeEngine(echo, delay=0.001))
     client, got = live.client(), {}
@@ -189,7 +189,7 @@ def test_an_error_in_the_middle_of_a_stream_is_reported(start: Start) -> None:
     engine = FakeEngine(lambda ids: 65, delay=0.01)
     live = start(engine)
     stream = live.client().chat.completions.create(model="fake", messages=HELLO, stream=True)
-    next(stream)
+    next(stream), next(stream)
     engine.fail_with = RuntimeError("a secret in /home/someone/x")
     with pytest.raises(openai.APIError, match="internal error") as caught:
         list(stream)
@@ -209,7 +209,7 @@ def test_a_client_that_leaves_frees_its_slot(start: Start) -> None:
     engine = FakeEngine(lambda ids: 65, delay=0.02, context=100_000)
     live = start(engine)
     stream = live.client().chat.completions.create(model="fake", messages=HELLO, stream=True)
-    next(stream)
+    next(stream), next(stream)  # the role, then the first text
     assert live.scheduler.load == (1, 0)
     stream.close()
     live.wait_idle()
