@@ -127,8 +127,13 @@ def test_a_conversation_keeps_its_state(capsys, monkeypatch: pytest.MonkeyPatch)
         [*head, *b"u:one", TURN, *b"a:ok", TURN, *b"u:two", TURN],
         [*head, *b"u:three", TURN],
     ]
-    fed = [batch[0] for batch in model.engine.batches]
-    assert fed[0] + fed[1] + fed[2] < 2 * len(model.prompts[0]), "the second turn was computed from its beginning"
+    assert sum(map(sum, model.engine.batches)) == sum(
+        [
+            len(model.prompts[0]) + 2,  # all of it, and the answer
+            len(model.prompts[1]) - len(model.prompts[0]) + 2,  # what is new
+            len(model.prompts[2]) - len([*head, *b"u:"]) + 2,  # what differs from the turn before
+        ]
+    )
 
 
 def test_a_conversation_survives_an_overflow_and_an_interrupt(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,8 +202,15 @@ def test_logits_refuses(cli: Cli, tmp_path: Path) -> None:
     assert not Path(out).exists()
 
 
-class Summary:
-    pass
+def test_a_full_disk_leaves_no_file(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(file, **arrays):
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    done = cli("logits", "m.giw", "-ids", "1", "-o", str(tmp_path / "o.npz"))
+    assert done.code == 1 and done.err == f"goinfer: {tmp_path / 'o.npz'}: No space left on device\n"
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture
@@ -248,7 +260,7 @@ def test_prequant_draws_a_bar_on_a_terminal(cli: Cli, compiled: list, monkeypatc
 
 
 def test_prequant_will_not_replace_its_source(cli: Cli, compiled: list) -> None:
-    done = cli("prequant", "m.gguf", "-o", "./m.gguf")
+    done = cli("prequant", "m.gguf", "-o", "x/../m.gguf")
     assert done.code == 2 and "replace its source" in done.err and not compiled
 
 

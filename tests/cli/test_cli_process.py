@@ -61,11 +61,12 @@ def test_a_closed_pipe_ends_quietly() -> None:
     process.stderr.close()
 
 
-def test_help_into_a_closed_pipe() -> None:
+@pytest.mark.parametrize("args", [["run", "--help"], ["--version"]])
+def test_output_into_a_closed_pipe(args: list[str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
-        [sys.executable, "-m", "goinfer.cli.main", "run", "--help"],
+        [sys.executable, "-m", "goinfer.cli.main", *args],
         env=ENVIRONMENT, cwd=ROOT, stdout=writer, stderr=subprocess.PIPE, timeout=60, check=False,
     )  # fmt: skip
     os.close(writer)

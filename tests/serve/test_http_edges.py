@@ -46,6 +46,9 @@ def test_the_bytes_of_a_stream(start: Start) -> None:
     assert [d["choices"][0]["finish_reason"] for d in data] == [None, None, "stop"]
     assert [d["choices"][0]["text"] for d in data] == ["o", "k", ""]
     assert all("usage" not in d for d in data)
+    reply = post(live, "/v1/completions", {**COMPLETION, "stream": True, "stream_options": {"include_usage": True}})
+    data = [json.loads(event.removeprefix("data: ")) for event in reply.text.split("\n\n")[:-2]]
+    assert [d["usage"] for d in data[:-1]] == [None] * 3 and data[-1]["usage"]["completion_tokens"] == 3
 
 
 def test_every_path_needs_the_key_but_the_public_ones(start: Start) -> None:

@@ -159,6 +159,13 @@ def test_seed(start: Start) -> None:
     assert ask(seed) == (text, seed)
     assert ask(seed + 1)[0] != text
 
+    def ask_two(**settings: int) -> tuple[list[str], int]:
+        both = client.completions.create(model="fake", prompt=["x", "y"], max_tokens=16, **settings)
+        return [choice.text for choice in both.choices], both.seed
+
+    texts, seed = ask_two()
+    assert ask_two(seed=seed) == (texts, seed)
+
 
 def test_sixteen_clients_at_once_never_mix(start: Start) -> None:
     """Each is answered with the number in its own prompt, over and over."""
