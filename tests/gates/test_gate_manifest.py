@@ -33,11 +33,15 @@ def row(fixture: fixtures.Fixture) -> Row:
     )  # fmt: skip
 
 
-@pytest.fixture
-def recorded(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def fresh_rows() -> Manifest:
     rows = [row(f) for f in fixtures.tiny_fixtures(FAMILIES)]
-    snapshots = {r.snapshot: sources.source_hashes(r.family, KINDS) for r in rows}
-    write_manifest(Manifest().updated(rows, snapshots), tmp_path / "m.json")
+    return Manifest().updated(rows, {r.snapshot: sources.source_hashes(r.family, KINDS) for r in rows})
+
+
+@pytest.fixture
+def recorded(fresh_rows: Manifest, tmp_path: Path) -> Path:
+    write_manifest(fresh_rows, tmp_path / "m.json")
     return tmp_path / "m.json"
 
 

@@ -10,6 +10,8 @@ from tests.kernels.rows import assert_quantised
 TARGETS = ("x86-64-v3", "emulated-v4-vnni", AARCH64)
 """One target of each vector width."""
 
+HEAVY = pytest.mark.heavy
+
 
 def plain(kv: str, positions: list[int]) -> Case:
     return random_case(64, kv, 9, 3, positions)
@@ -25,7 +27,7 @@ def everything(kv: str, positions: list[int]) -> Case:
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kv", ["f32", "f16", "int8"])
 @pytest.mark.parametrize("make", [plain, everything])
-@pytest.mark.parametrize("first", [0, 57, 249, 252])
+@pytest.mark.parametrize("first", [0, pytest.param(57, marks=HEAVY), pytest.param(249, marks=HEAVY), 252])
 def test_tile_shape(target: str, kv: str, make: type[Case], first: int) -> None:
     """Tiles of 1, 3 and 8 rows, and one that begins off the others' grid."""
     case = make(kv, list(range(first, first + 13)))
