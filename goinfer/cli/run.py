@@ -104,7 +104,7 @@ def run(
 
 
 def _piped_prompt() -> str:
-    prompt = sys.stdin.read()
+    prompt = sys.stdin.read().removesuffix("\n")  # the one that echo and a here-document add
     if not prompt.strip():
         raise UsageError("no prompt: give one with -p or on stdin")
     return prompt

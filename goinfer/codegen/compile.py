@@ -6,7 +6,7 @@ import pkgutil
 from goinfer.bundle_format.plan import Kernel
 from goinfer.codegen import kernels as kernel_modules
 from goinfer.codegen.driver import define_driver
-from goinfer.codegen.emit_object import emit_assembly, emit_object
+from goinfer.codegen.emit_object import emit_object
 from goinfer.codegen.image import CodeImage, link
 from goinfer.codegen.kernel import define_kernel
 from goinfer.codegen.lower_cpu import lower_to_llvm_ir
@@ -40,11 +40,6 @@ def kernel_llvm_ir(spec: Kernel, target: Target) -> str:
 def compile_kernel(spec: Kernel, target: Target) -> bytes:
     """Object file of one kernel."""
     return emit_object(kernel_llvm_ir(spec, target), target)
-
-
-def kernel_assembly(spec: Kernel, target: Target) -> str:
-    """Assembly text of one kernel, for people."""
-    return emit_assembly(kernel_llvm_ir(spec, target), target)
 
 
 def compile_images(

@@ -319,10 +319,6 @@ class Ptr:
         """The address as i64."""
         return V(llvm.ptrtoint(ty("i64"), self.v), "i64")
 
-    def prefetch(self, locality: int = 3) -> None:
-        """Ask for the line for reading."""
-        llvm.intr_prefetch(self.v, 0, locality, 1)
-
 
 def scratch(nbytes: int) -> Ptr:
     """Uninitialised stack memory of the function, 64-byte aligned; call it outside every loop."""

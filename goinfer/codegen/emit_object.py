@@ -12,12 +12,6 @@ def emit_object(llvm_ir: str, target: Target) -> bytes:
     return bytes(machine.emit_object(module))
 
 
-def emit_assembly(llvm_ir: str, target: Target) -> str:
-    """The same code as assembly text, for people."""
-    machine, module = _optimised(llvm_ir, target)
-    return str(machine.emit_assembly(module))
-
-
 def host_cpu_features() -> dict[str, bool]:
     """Features of this machine's processor by LLVM's names."""
     from llvmlite import binding as llvm

@@ -21,7 +21,7 @@ from goinfer.runtime.cpu import choose_target
 from goinfer.runtime.errors import ContextError
 from goinfer.runtime.kv_cache import KVCache, SlotError
 from goinfer.runtime.program import Program, exports_of
-from goinfer.runtime.threads import Workers, usable_cores
+from goinfer.runtime.threads import MAX_THREADS, Workers, usable_cores
 
 DEFAULT_CONTEXT = 4096
 _LOGITS_BUDGET = 64 << 20
@@ -86,6 +86,7 @@ class Engine:
 
     def __init__(self, bundle: Bundle, options: Options | None = None):
         options = options or Options()
+        _check_sizes(options)
         self.bundle = bundle
         self.plan = Plan.from_bytes(bundle.section("plan"))
         self.target = choose_target(bundle.manifest["targets"], options.target)
@@ -104,7 +105,7 @@ class Engine:
         self._ctx = np.zeros(1, CTX)
         self._ctx["steps"] = self.program.steps.ctypes.data
         self._ctx["counters"] = self._counters.ctypes.data
-        self.threads = options.threads or usable_cores()
+        self.threads = usable_cores() if options.threads is None else options.threads
         self._workers = Workers(self.image, self._ctx, self.threads)
         self._forward = self.image.function(FORWARD_SYMBOL, None, ctypes.c_void_p)
         self._scratch = np.empty((0, self.program.logits_stride // 4), np.float32)
@@ -141,7 +142,7 @@ class Engine:
         self, batch: Sequence[tuple[Slot, Sequence[int]]], wanted: str, hidden: np.ndarray | None
     ) -> np.ndarray:
         self.bundle.raise_if_damaged()
-        entries = [(slot, np.asarray(ids, np.int64).ravel()) for slot, ids in batch]
+        entries = [(slot, _token_ids(ids)) for slot, ids in batch]
         self._check(entries)
         total = sum(len(ids) for _, ids in entries)
         n_wanted = {"last": len(entries), "all": total, "none": 0}[wanted]
@@ -243,6 +244,23 @@ class Engine:
             "target": self.target, "threads": self.threads, "context": self.context, "kv": self.kv,
             "kv_bytes": sum(p.allocated_bytes for p in self.cache.pools),
         }  # fmt: skip
+
+
+def _token_ids(ids: Sequence[int]) -> np.ndarray:
+    """A flat array of whole numbers. Raises TokenError for anything else than a list of whole numbers that fit."""
+    array = np.asarray(ids)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise TokenError(f"token ids must be a flat list of whole numbers below 2^63, not {ids!r:.60}")
+    return array
+
+
+def _check_sizes(options: Options) -> None:
+    """Raise UsageError for a number of slots, rows or threads that cannot be meant."""
+    limits = {"slots": (options.slots, 1 << 16), "max_rows": (options.max_rows, 1 << 20),
+              "threads": (1 if options.threads is None else options.threads, MAX_THREADS)}  # fmt: skip
+    for name, (value, high) in limits.items():
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= high:
+            raise UsageError(f"{name}: {value!r} is not a whole number between 1 and {high}")
 
 
 def _context(plan: Plan, wanted: int | None) -> int:

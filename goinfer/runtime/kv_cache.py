@@ -126,15 +126,6 @@ class KVCache:
                 oldest = length - pool.group.window + 1
                 pool.release(slot, 0, max(0, oldest // PAGE))
 
-    def oldest_kept(self, slot: int) -> int:
-        """First position from which every group still holds its pages up to the end of the slot."""
-        first = 0
-        for pool in self.pools:
-            used = np.flatnonzero(pool.table[slot])
-            if pool.group.window and used.size:
-                first = max(first, int(used[0]) * PAGE)
-        return first
-
     def truncate(self, slot: int, length: int) -> None:
         """Forget positions >= length."""
         for pool in self.pools:

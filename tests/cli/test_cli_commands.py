@@ -72,10 +72,12 @@ def test_run_stop(cli: Cli) -> None:
 
 
 def test_run_reads_a_piped_prompt(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO("piped\n"))
-    model = FakeModel()
-    assert cli("run", "m.giw", "-temp", "0", model=model).out == "hello\n"
-    assert bytes(model.prompts[0][2:-1]) == b"u:piped\n"
+    """`echo piped | goinfer run` asks what `-p piped` asks: one final newline goes, and no other. Seen red before."""
+    for typed, asked in (("piped\n", b"u:piped"), ("piped", b"u:piped"), (" two\n\n", b"u: two\n")):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+        model = FakeModel()
+        assert cli("run", "m.giw", "-temp", "0", model=model).out == "hello\n"
+        assert bytes(model.prompts[0][2:-1]) == asked
     monkeypatch.setattr(sys, "stdin", io.StringIO(" \n"))
     done = cli("run", "m.giw")
     assert done.code == 2 and "no prompt" in done.err

@@ -1,7 +1,7 @@
 """The numerics contract: a row's logits are the same bytes whatever the threads, the batch, the chunks or the run.
 
-Seen red with: attention tiles combined in a different order for one row; a matmul row tile summing groups in two
-halves; activation scales taken from the whole tile instead of the row.
+Seen red with: a lone row of a matmul summing by multiply and add where a tile uses fma; no barriers between steps;
+attention tiles that cover one row of eight; hidden states stored one layer late.
 """
 
 from collections.abc import Callable

@@ -41,6 +41,12 @@ def test_a_token_outside_the_vocabulary_is_named(model: goinfer.Model, bad: int,
         model.engine.forward([(slot, [1, bad])])
 
 
+@pytest.mark.parametrize("bad", [[1.5], [[1, 2], [3, 4]], [10**30], ["a"], [1, 2**63]])
+def test_ids_that_are_no_flat_list_of_whole_numbers_are_refused(model: goinfer.Model, bad: list[object]) -> None:
+    with model.engine.new_slot() as slot, pytest.raises(TokenError, match="flat list of whole numbers"):
+        model.engine.forward([(slot, bad)])
+
+
 def test_slots_run_out_close_and_come_back(model: goinfer.Model) -> None:
     a, b = model.engine.new_slot(), model.engine.new_slot()
     with pytest.raises(SlotError, match="all 2 slots are in use"):
@@ -101,7 +107,9 @@ def test_windowed_layers_give_pages_back(tiny_bundle: Callable[..., Path]) -> No
 @pytest.mark.parametrize(
     ("options", "match"),
     [({"kv": "f8"}, "kv 'f8' is unknown"), ({"context": 10**9}, "context 1000000000 is not between"),
-     ({"threads": 1000}, "threads: 1000"), ({"target": "vax"}, "target 'vax' is not in the bundle; it has:")],
+     ({"threads": 1000}, "threads: 1000"), ({"threads": 0}, "threads: 0"), ({"threads": "2"}, "threads: '2'"),
+     ({"slots": 0}, "slots: 0"), ({"max_rows": 0}, "max_rows: 0"), ({"max_rows": 2.5}, "max_rows: 2.5"),
+     ({"target": "vax"}, "target 'vax' is not in the bundle; it has:")],
 )  # fmt: skip
 def test_options_are_checked(tiny_bundle: Callable[..., Path], options: dict[str, object], match: str) -> None:
     with pytest.raises(UsageError, match=match):

@@ -12,7 +12,7 @@ from goinfer.bundle_format.errors import GoinferError
 
 
 def test_a_closed_model_refuses_to_run(tiny_bundle: Callable[..., Path]) -> None:
-    """Seen red: the forward waited at a barrier for threads that had ended."""
+    """Seen red without the refusal: the forward waits at a barrier for threads that have ended."""
     opened = goinfer.load(tiny_bundle("llama", "plain", "int4"), threads=2)
     pieces = opened.generate([1, 2, 3], max_new_tokens=9, ignore_eos=True)
     next(pieces)
@@ -24,7 +24,7 @@ def test_a_closed_model_refuses_to_run(tiny_bundle: Callable[..., Path]) -> None
 
 
 def test_models_that_nobody_closes_end_their_threads(tiny_bundle: Callable[..., Path]) -> None:
-    """Seen red: dropping a model right after load unmapped code that its worker was about to enter (a crash)."""
+    """Seen red without the finalizer: dropping a model unmaps code that its worker is about to enter (a crash)."""
     code = (
         "import goinfer, sys, threading\n"
         "for i in range(40):\n    m = goinfer.load(sys.argv[1], threads=3)\n    del m\n"

@@ -15,6 +15,7 @@ A group (one row of one block) of zeros has scale 0 and decodes to exact zeros.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -82,7 +83,7 @@ class Format(Protocol):
         ...
 
 
-class _Blocks:
+class _Blocks(ABC):
     """What all formats share: the size of a packed matrix, and no lossless source."""
 
     name: str
@@ -93,9 +94,9 @@ class _Blocks:
         """The packed bytes of w."""
         return self.measure(w).data
 
+    @abstractmethod
     def measure(self, w: F32Array) -> Packed:
         """The packed bytes and the two energies."""
-        raise NotImplementedError
 
     def nbytes(self, n: int, k: int) -> int:
         """Bytes that a packed [n, k] takes."""
@@ -190,17 +191,17 @@ class _Integer(_Blocks):
 
     _zero_code: int
 
+    @abstractmethod
     def _quantise(self, quads: F32Array, stats: search.Stats) -> tuple[Bytes, npt.NDArray[np.float16]]:
         """Code bytes in the shape of quads, and scales [panels, blocks, 16]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _store(self, out: Bytes, codes: Bytes, scales: npt.NDArray[np.float16]) -> None:
         """Codes [8, panels, blocks, 16, 4] and scales [panels, blocks, 16] into out [panels, blocks, block_bytes]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _split(self, source_type: str, blocks: Bytes) -> tuple[Bytes, npt.NDArray[np.float16]] | None:
         """A source's blocks [n, bytes] as code bytes [n, k] and scales [n, k/32]; None where it has no exact form."""
-        raise NotImplementedError
 
 
 class Int8(_Integer):
