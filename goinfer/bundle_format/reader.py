@@ -4,6 +4,7 @@ import contextlib
 import mmap
 import os
 import stat
+import weakref
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -47,6 +48,7 @@ class RawBundle:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.where = shown(path)
         self.fd, self.file_size = _open(path, self.where)
+        self._close_fd = weakref.finalize(self, os.close, self.fd)
         try:
             self.header = self._read_header()
             index = self._read(self.header.index_offset, self.header.index_size)
@@ -91,10 +93,9 @@ class RawBundle:
             raise BundleReadError(f"cannot map: {self.where}: {error.strerror}: use a local disk") from error
 
     def close(self) -> None:
-        """Give the file descriptor back."""
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
+        """Give the file descriptor back; it also goes with an object that nobody closed."""
+        self.fd = -1
+        self._close_fd()
 
 
 class Bundle:

@@ -6,6 +6,7 @@ the other rows, or how a prompt was cut into forwards.
 
 import ctypes
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from goinfer.bundle_format.plan import Plan
 from goinfer.bundle_format.reader import Bundle
 from goinfer.runtime.code_image import CodeImage
 from goinfer.runtime.cpu import choose_target
-from goinfer.runtime.errors import ContextError
+from goinfer.runtime.errors import ClosedError, ContextError
 from goinfer.runtime.kv_cache import KVCache, SlotError
 from goinfer.runtime.program import Program, exports_of
 from goinfer.runtime.threads import MAX_THREADS, Workers, usable_cores
@@ -106,12 +107,13 @@ class Engine:
         self._ctx["steps"] = self.program.steps.ctypes.data
         self._ctx["counters"] = self._counters.ctypes.data
         self.threads = usable_cores() if options.threads is None else options.threads
-        self._workers = Workers(self.image, self._ctx, self.threads)
+        workers = Workers(self.image, self._ctx, self.threads)
+        # Workers run mapped code over this memory: closed, dropped or at exit, they end before any of it goes.
+        self._stop = weakref.finalize(self, _stop_workers, workers, self.image, self._ctx, self._counters, self.program)
         self._forward = self.image.function(FORWARD_SYMBOL, None, ctypes.c_void_p)
         self._scratch = np.empty((0, self.program.logits_stride // 4), np.float32)
         self._lock = threading.Lock()
         self.before_layer: Callable[[int], None] | None = None
-        self._closed = False
 
     @property
     def vocab(self) -> int:
@@ -141,6 +143,8 @@ class Engine:
     def _run(
         self, batch: Sequence[tuple[Slot, Sequence[int]]], wanted: str, hidden: np.ndarray | None
     ) -> np.ndarray:
+        if not self._stop.alive:
+            raise ClosedError("the model is closed: load it again")
         self.bundle.raise_if_damaged()
         entries = [(slot, _token_ids(ids)) for slot, ids in batch]
         self._check(entries)
@@ -234,9 +238,7 @@ class Engine:
 
     def close(self) -> None:
         """Stop the worker threads. The bundle stays open; its owner closes it."""
-        if not self._closed:
-            self._closed = True
-            self._workers.stop()
+        self._stop()
 
     def info(self) -> dict[str, Any]:
         """Facts for a banner: target, threads, context, KV precision and its bytes so far."""
@@ -244,6 +246,11 @@ class Engine:
             "target": self.target, "threads": self.threads, "context": self.context, "kv": self.kv,
             "kv_bytes": sum(p.allocated_bytes for p in self.cache.pools),
         }  # fmt: skip
+
+
+def _stop_workers(workers: Workers, *_memory: object) -> None:
+    """End the threads; the other arguments are what they use, kept alive until then."""
+    workers.stop()
 
 
 def _token_ids(ids: Sequence[int]) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,6 @@ from goinfer.bundle_format.reader import Bundle, Verify
 from goinfer.runtime.chat import ChatTemplate
 from goinfer.runtime.chat_prompt import PromptBuilder, encode_prompt
 from goinfer.runtime.engine import Engine, Options
-from goinfer.runtime.errors import ClosedError
 from goinfer.runtime.generate import Piece, generate
 from goinfer.runtime.interfaces import Vocabulary
 from goinfer.runtime.sampler import SamplingParams
@@ -32,8 +30,6 @@ class Model:
         self.generation: dict[str, Any] = facts["generation"]
         self._chat: ChatTemplate | None = None
         self._prompts: PromptBuilder | None = None
-        # Worker threads run mapped code: whether closed, collected or at exit, they end before it is unmapped.
-        self._shut = weakref.finalize(self, _shut, engine, bundle)
 
     @classmethod
     def open(
@@ -130,21 +126,11 @@ class Model:
 
     def close(self) -> None:
         """Stop the threads and unmap the bundle."""
-        self._shut()
+        self.engine.close()
+        self.bundle.close()
 
     def __enter__(self) -> "Model":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _shut(engine: Engine, bundle: Bundle) -> None:
-    """Stop the threads, refuse further forwards (also of a generator that is still held), unmap."""
-    engine.close()
-    engine.before_layer = _refuse
-    bundle.close()
-
-
-def _refuse(_stretch: int) -> None:
-    raise ClosedError("the model is closed: load it again")
