@@ -7,6 +7,9 @@ row shares. int4 codes are 0..15 with zero at 8, so 8 * sum(activations) is take
 from goinfer.codegen.dsl import Ptr, V, bitcast, const, intrinsic, splat
 from goinfer.codegen.target import Target
 
+NIBBLES = ("int4", "int4min")
+"""Formats of 4-bit codes. A minimum (int4min) is the caller's affair."""
+
 
 def dot_group(target: Target, fmt: str, codes: list[V], x: Ptr, x_sum: V) -> V:
     """Sum over the group as i32 [lanes]. `x_sum` is the i32 sum of the 32 activations."""
@@ -20,13 +23,13 @@ def _activations(target: Target, x: Ptr, chunk: int) -> V:
     return bitcast(splat(word, target.lanes), ("i8", 4 * target.lanes))
 
 
-def _zero_point(target: Target, fmt: str, x_sum: V) -> V:
-    """What to take off: 8 * sum for int4's unsigned codes."""
+def _zero_point(target: Target, x_sum: V) -> V:
+    """What to take off: 8 * sum for the unsigned codes of nibbles."""
     return splat(x_sum << 3, target.lanes)
 
 
 def _maddubs(target: Target, fmt: str, codes: list[V], x: Ptr, x_sum: V) -> V:
-    """AVX2. int4: |sum| <= 8 * 2 * 15 * 127 = 30480 fits int16, so a group needs one widening at its end.
+    """AVX2. Nibbles: |sum| <= 8 * 2 * 15 * 127 = 30480 fits int16, so a group needs one widening at its end.
 
     int8: sign(x, w) * |w| keeps vpmaddubsw from saturating (127 * 127 * 2 = 32258), widened at every chunk.
     """
@@ -36,7 +39,7 @@ def _maddubs(target: Target, fmt: str, codes: list[V], x: Ptr, x_sum: V) -> V:
     total: V | None = None
     for chunk, w in enumerate(codes):
         a = _activations(target, x, chunk)
-        if fmt == "int4":
+        if fmt in NIBBLES:
             term = intrinsic("llvm.x86.avx2.pmadd.ub.sw", short, w, a)
         else:
             magnitude = intrinsic("llvm.x86.avx2.psign.b", byte, w, w)
@@ -45,19 +48,19 @@ def _maddubs(target: Target, fmt: str, codes: list[V], x: Ptr, x_sum: V) -> V:
             term = intrinsic("llvm.x86.avx2.pmadd.wd", word, pairs, ones)
         total = term if total is None else total + term
     assert total is not None
-    if fmt == "int4":
-        return intrinsic("llvm.x86.avx2.pmadd.wd", word, total, ones) - _zero_point(target, fmt, x_sum)
+    if fmt in NIBBLES:
+        return intrinsic("llvm.x86.avx2.pmadd.wd", word, total, ones) - _zero_point(target, x_sum)
     return total
 
 
 def _vnni(target: Target, fmt: str, codes: list[V], x: Ptr, x_sum: V) -> V:
     """vpdpbusd: unsigned weights times signed activations. int8 weights are shifted to unsigned by xor 0x80."""
     word = ("i32", target.lanes)
-    shift = 3 if fmt == "int4" else 7
+    shift = 3 if fmt in NIBBLES else 7
     total = const(0, word) - splat(x_sum << shift, target.lanes)
     step = _vpdpbusd if target.dot == "vnni" else _vpdpbusd_written_out
     for chunk, w in enumerate(codes):
-        unsigned = w if fmt == "int4" else w ^ -128
+        unsigned = w if fmt in NIBBLES else w ^ -128
         total = step(total, unsigned, _activations(target, x, chunk))
     return total
 
@@ -75,11 +78,11 @@ def _vpdpbusd_written_out(total: V, w: V, a: V) -> V:
 
 
 def _sdot(target: Target, fmt: str, codes: list[V], x: Ptr, x_sum: V) -> V:
-    """NEON sdot: signed times signed, both formats directly."""
+    """NEON sdot: signed times signed, every format directly."""
     word = ("i32", 4)
     total = const(0, word)
-    if fmt == "int4":
-        total = total - _zero_point(target, fmt, x_sum)
+    if fmt in NIBBLES:
+        total = total - _zero_point(target, x_sum)
     for chunk, w in enumerate(codes):
         total = intrinsic("llvm.aarch64.neon.sdot.v4i32.v16i8", word, total, w, _activations(target, x, chunk))
     return total

@@ -53,7 +53,9 @@ def compile_checkpoint(
     report = progress or (lambda *_: None)
     model = build_model(family, checkpoint)
     run_passes(model.graph)
-    plan, stored = lower(model.graph.view(), recipe, family.precision)
+    plan, stored = lower(
+        model.graph.view(), recipe, family.precision, lambda part: str(model.weights.info(part).dtype)
+    )
     placed = place_weights(stored)
     with BundleWriter(out) as writer:
         images = compile_images(plan.kernels, chosen, lambda name, i, n: report("kernels", name, i, n))

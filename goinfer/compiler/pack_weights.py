@@ -15,9 +15,11 @@ import numpy as np
 from goinfer.bundle_format.kernel_abi import GROUP, PANEL, round_up
 from goinfer.bundle_format.plan import Weight
 from goinfer.bundle_format.writer import SectionStream
+from goinfer.compiler.checkpoints.ggml_grids import grid_of
 from goinfer.compiler.checkpoints.tensor_map import Weights
 from goinfer.compiler.plan.builder import VECTOR, StoredParam
-from goinfer.compiler.quant.formats import Packed, format_named
+from goinfer.compiler.quant.format import Format, Packed, energy
+from goinfer.compiler.quant.formats import format_named
 
 Progress = Callable[[str, str, int, int], None]
 """Called with (phase, name, bytes done, bytes in all)."""
@@ -36,14 +38,14 @@ def pack_weights(
         for param, weight in zip(stored, placed, strict=True):
             stream.align(64)
             assert stream.tell() == weight.offset, weight.name
-            energy = error = 0.0
+            signal = error = 0.0
             for packed in _in_order(pool, threads, _bands(param, weights)):
                 stream.write(packed.data)
-                energy += packed.energy
+                signal += packed.energy
                 error += packed.error
             done += sum(weights.info(part).nbytes for part in param.param.parts)
             types = [str(weights.info(part).dtype) for part in param.param.parts]
-            relative = float(np.sqrt(error / energy)) if energy else 0.0
+            relative = float(np.sqrt(error / signal)) if signal else 0.0
             out.append(replace(weight, source_types=types, error=relative))
             progress("weights", weight.name, done, total)
     return out
@@ -68,16 +70,26 @@ def _pack_vector(param: StoredParam, weights: Weights) -> Packed:
 
 
 def _pack_band(param: StoredParam, weights: Weights, start: int, stop: int) -> Packed:
-    """Rows [start, stop) of the concatenation of the parts; blocks of the source are kept where the format can."""
+    """Rows [start, stop) of the concatenation of the parts, each part on its own where it fills whole panels."""
     fmt = format_named(param.format)
     pieces = list(_pieces(param, start, stop))
-    if len(pieces) == 1:
-        part, a, b = pieces[0]
-        blocks = weights.read_blocks(part, a, b)
-        kept = None if blocks is None else fmt.repack(str(weights.info(part).dtype), blocks)
-        if kept is not None:
-            return Packed(kept, 0.0, 0.0)
-    return fmt.measure(np.concatenate([weights.read(part, a, b) for part, a, b in pieces]))
+    if any((b - a) % PANEL for _, a, b in pieces[:-1]):
+        return fmt.measure(np.concatenate([weights.read(*piece) for piece in pieces]))
+    packed = [_pack_piece(fmt, weights, *piece) for piece in pieces]
+    data = packed[0].data if len(packed) == 1 else np.concatenate([p.data for p in packed])
+    return Packed(data, sum(p.energy for p in packed), sum(p.error for p in packed))
+
+
+def _pack_piece(fmt: Format, weights: Weights, part: str, start: int, stop: int) -> Packed:
+    """Rows of one tensor: on the grid that the source has them on if the format can hold it, else quantised."""
+    blocks = weights.read_blocks(part, start, stop)
+    grid = None if blocks is None else grid_of(str(weights.info(part).dtype), blocks)
+    kept = None if grid is None else fmt.repack(grid)
+    rows = weights.read(part, start, stop)
+    if grid is None or kept is None:
+        return fmt.measure(rows)
+    error = 0.0 if grid.exact else energy(fmt.unpack(kept, *rows.shape) - rows)
+    return Packed(kept, energy(rows), error)
 
 
 def _pieces(param: StoredParam, start: int, stop: int) -> Iterator[tuple[str, int, int]]:

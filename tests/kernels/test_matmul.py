@@ -9,10 +9,11 @@ import pytest
 
 from goinfer.bundle_format.kernel_abi import ROW_BLOCK, f32_row_bytes, q8_row_bytes, round_up
 from goinfer.codegen import reference
+from goinfer.codegen.kernels.matmul import QUANTISED_INPUT
 from goinfer.compiler.quant.formats import format_named, quantise_activations
 from tests.kernels.harness import NATIVE_TARGETS, Call, aligned, place, run
 
-FORMATS = ("f32", "bf16", "int8", "int8int8", "int4")
+FORMATS = ("f32", "bf16", "int8", "int8int8", "int4", "int4min")
 SIZES = [(16, 32, 1), (48, 96, 3), (40, 112, 5), (176, 576, 9), (16, 1536, 70)]
 
 
@@ -42,7 +43,7 @@ def case(fmt: str, n: int, k: int, rows: int, seed: int, kind: str = "normal") -
     storage = format_named("int8" if fmt == "int8int8" else fmt)
     packed = storage.pack(w)
     stored = storage.unpack(packed, n, k).astype(np.float64)
-    if fmt in ("int4", "int8int8"):
+    if fmt in QUANTISED_INPUT:
         xs, values = q8_rows(x)
     else:
         xs = aligned((rows, f32_row_bytes(k) // 4), np.float32, 0)

@@ -1,6 +1,6 @@
 """Token ids to rows of the residual stream: one row of a packed weight, unpacked and scaled.
 
-Static attributes: format (f32, bf16, int8, int4; see compiler/quant/formats.py).
+Static attributes: format (f32, bf16, int8, int4, int4min; see compiler/quant/formats.py).
 Operands: 0 tokens i32, 1 weights, 2 out (f32 rows). Ints: 0 K groups of 32, 1 out stride, 2 hidden size.
 Floats: 0 factor of the embedding. The engine has checked that every token is below the vocabulary size.
 """
@@ -51,13 +51,26 @@ def _int8_row(panel: Ptr, row: V, out: Ptr, groups: V, factor: V) -> None:
 def _int4_row(panel: Ptr, row: V, out: Ptr, groups: V, factor: V) -> None:
     with for_(0, groups) as loop:
         block = panel + loop.iv * BLOCK_BYTES["int4"]
-        words = _words(block, row, 4)
-        low, high = words & 0x0F0F0F0F, (words >> 4) & 0x0F0F0F0F
-        codes = bitcast(shuffle(low, high, [0, 4, 1, 5, 2, 6, 3, 7]), ("i8", GROUP))
-        _store_scaled(codes - 8, block + (row * 2 + 256), out + loop.iv * (4 * GROUP), factor)
+        _store_scaled(_nibbles(block, row) - 8, block + (row * 2 + 256), out + loop.iv * (4 * GROUP), factor)
 
 
-_ROWS = {"f32": _f32_row, "bf16": _bf16_row, "int8": _int8_row, "int4": _int4_row}
+def _int4min_row(panel: Ptr, row: V, out: Ptr, groups: V, factor: V) -> None:
+    """(code * scale + minimum) * factor, each operation rounded."""
+    with for_(0, groups) as loop:
+        block = panel + loop.iv * BLOCK_BYTES["int4min"]
+        scale, least = [splat(convert((block + (row * 2 + at)).load("f16", 2), "f32"), GROUP) for at in (256, 288)]
+        values = convert(_nibbles(block, row), "f32") * scale + least
+        (out + loop.iv * (4 * GROUP)).store(values * splat(factor, GROUP), 4)
+
+
+_ROWS = {"f32": _f32_row, "bf16": _bf16_row, "int8": _int8_row, "int4": _int4_row, "int4min": _int4min_row}
+
+
+def _nibbles(block: Ptr, row: V) -> V:
+    """The row's 32 codes of a block, 0..15, in order."""
+    words = _words(block, row, 4)
+    low, high = words & 0x0F0F0F0F, (words >> 4) & 0x0F0F0F0F
+    return bitcast(shuffle(low, high, [0, 4, 1, 5, 2, 6, 3, 7]), ("i8", GROUP))
 
 
 def _words(block: Ptr, row: V, count: int) -> V:

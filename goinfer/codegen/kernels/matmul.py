@@ -4,8 +4,8 @@ Weights lie in panels of 16 output rows (DESIGN section 10); a vector register h
 over k never crosses lanes: each output is one chain, ascending in k, whatever the tile. A tile is one panel times up
 to 64 rows of X; inside, rows go by register tiles so that a weight is loaded and unpacked once for several rows.
 
-Static attributes: format (f32, bf16, int8, int8int8, int4), epilogue ("store" or "add": Y += product), bias.
-Operands: 0 weights, 1 X (f32 rows, or q8 rows for int8int8 and int4), 2 Y (f32 rows), 3 bias (f32 [N padded]).
+Static attributes: format (f32, bf16, int8, int8int8, int4, int4min), epilogue ("store" or "add": Y += product), bias.
+Operands: 0 weights, 1 X (f32 rows; q8 rows for int8int8, int4 and int4min), 2 Y (f32 rows), 3 bias (f32 [N padded]).
 Ints: 0 K groups of 32, 1 X row stride, 2 Y row stride (bytes).
 """
 
@@ -17,11 +17,11 @@ from goinfer.codegen.dsl import Ptr, V, bitcast, const, convert, fma, for_, i64,
 from goinfer.codegen.kernel import Frame, kernel
 from goinfer.codegen.target import Target
 
-BLOCK_BYTES = {"f32": 2048, "bf16": 1024, "int8": 544, "int8int8": 544, "int4": 288}
+BLOCK_BYTES = {"f32": 2048, "bf16": 1024, "int8": 544, "int8int8": 544, "int4": 288, "int4min": 320}
 """Bytes of a block of 16 rows x 32 k in each format; see compiler/quant/formats.py."""
 
-_CODE_BYTES = {"int8": 512, "int8int8": 512, "int4": 256}
-QUANTISED_INPUT = ("int8int8", "int4")
+_CODE_BYTES = {"int8": 512, "int8int8": 512, "int4": 256, "int4min": 256}
+QUANTISED_INPUT = ("int8int8", "int4", "int4min")
 """Formats whose kernels read int8 activations."""
 
 
@@ -105,25 +105,37 @@ def _accumulate(p: _Problem, weights: Ptr, x_rows: list[Ptr], parts: range) -> l
 
 
 def _group_of_codes(p: _Problem, block: Ptr, x_rows: list[Ptr], group: V, parts: range, acc: list[V]) -> list[V]:
-    """acc += int32 dot over the group * (weight scale * activation scale), one fma a lane."""
+    """acc += int32 dot over the group * (weight scale * activation scale), one fma a lane.
+
+    A weight with a minimum is (code - 8) * scale + middle, middle = minimum + 8 * scale: taken from the minimum itself,
+    the two sums would be large and cancel.
+    """
     lanes = p.target.lanes
     padded = p.groups * GROUP
     out = list(acc)
     for j, part in enumerate(parts):
         codes = _load_codes(p, block, part)
-        half = (block + (_CODE_BYTES[p.fmt] + 2 * lanes * part)).load(("f16", lanes), 2)
-        scale = convert(half, "f32")
+        scale = _field(p, block, 0, part)
+        middle = fma(scale, const(8.0, scale.spec), _field(p, block, 1, part)) if p.fmt == "int4min" else None
         for i, x in enumerate(x_rows):
             x_scale = (x + padded + group * 4).load("f32", 4)
             x_sum = (x + padded + p.groups * 4 + group * 4).load("i32", 4)
-            total = dot_group(p.target, p.fmt, codes, x + group * GROUP, x_sum)
+            total = convert(dot_group(p.target, p.fmt, codes, x + group * GROUP, x_sum), "f32")
             slot = i * len(parts) + j
-            out[slot] = fma(convert(total, "f32"), scale * splat(x_scale, lanes), out[slot])
+            out[slot] = fma(total, scale * splat(x_scale, lanes), out[slot])
+            if middle is not None:
+                out[slot] = fma(middle, splat(convert(x_sum, "f32") * x_scale, lanes), out[slot])
     return out
 
 
+def _field(p: _Problem, block: Ptr, i: int, part: int) -> V:
+    """The f16 scales (0) or minima (1) of the part's rows, as f32."""
+    at = block + (_CODE_BYTES[p.fmt] + 2 * PANEL * i + 2 * p.target.lanes * part)
+    return convert(at.load(("f16", p.target.lanes), 2), "f32")
+
+
 def _load_codes(p: _Problem, block: Ptr, part: int) -> list[V]:
-    """Eight vectors of 4*lanes bytes, vector c holding k 4c..4c+3 of each row of the part; int4 unpacked to 0..15."""
+    """Eight vectors of 4*lanes bytes, vector c holding k 4c..4c+3 of each row of the part; nibbles become 0..15."""
     width = 4 * p.target.lanes
     if p.fmt == "int8int8":
         return [(block + (64 * c + width * part)).load(("i8", width), 32) for c in range(8)]

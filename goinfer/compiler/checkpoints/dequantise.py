@@ -61,25 +61,25 @@ def _bf16(blocks: Bytes, out: F32Array) -> None:
 
 
 def _q4_0(blocks: Bytes, out: F32Array) -> None:
-    out[...] = _nibbles(blocks[:, 2:]).view(np.uint8)
+    out[...] = nibbles(blocks[:, 2:]).view(np.uint8)
     out -= np.float32(8)
     out *= _half(blocks, 0)
 
 
 def _q4_1(blocks: Bytes, out: F32Array) -> None:
-    out[...] = _nibbles(blocks[:, 4:]).view(np.uint8)
+    out[...] = nibbles(blocks[:, 4:]).view(np.uint8)
     out *= _half(blocks, 0)
     out += _half(blocks, 2)
 
 
 def _q5_0(blocks: Bytes, out: F32Array) -> None:
-    out[...] = _five_bits(blocks[:, 2:6], blocks[:, 6:])
+    out[...] = five_bits(blocks[:, 2:6], blocks[:, 6:])
     out -= np.float32(16)
     out *= _half(blocks, 0)
 
 
 def _q5_1(blocks: Bytes, out: F32Array) -> None:
-    out[...] = _five_bits(blocks[:, 4:8], blocks[:, 8:])
+    out[...] = five_bits(blocks[:, 4:8], blocks[:, 8:])
     out *= _half(blocks, 0)
     out += _half(blocks, 2)
 
@@ -90,16 +90,16 @@ def _q8_0(blocks: Bytes, out: F32Array) -> None:
 
 
 def _q4_k(blocks: Bytes, out: F32Array) -> None:
-    scales, minima = _k_scales(blocks)
+    scales, minima = k_scales(blocks)
     values = out.reshape(-1, 32)
-    values[...] = _nibbles(blocks[:, 16:].reshape(-1, 32)).view(np.uint8).reshape(-1, 32)
+    values[...] = nibbles(blocks[:, 16:].reshape(-1, 32)).view(np.uint8).reshape(-1, 32)
     values *= scales
     values -= minima
 
 
 def _q5_k(blocks: Bytes, out: F32Array) -> None:
-    scales, minima = _k_scales(blocks)
-    codes = _nibbles(np.ascontiguousarray(blocks[:, 48:]).reshape(-1, 32)).reshape(-1, 8, 4)
+    scales, minima = k_scales(blocks)
+    codes = nibbles(np.ascontiguousarray(blocks[:, 48:]).reshape(-1, 32)).reshape(-1, 8, 4)
     high = _words(blocks[:, 16:48])
     for i in range(8):
         codes[:, i] |= ((high >> np.uint64(i)) & _ONES) << np.uint64(4)
@@ -110,7 +110,7 @@ def _q5_k(blocks: Bytes, out: F32Array) -> None:
 
 
 def _q6_k(blocks: Bytes, out: F32Array) -> None:
-    codes = _nibbles(np.ascontiguousarray(blocks[:, :128]).reshape(-1, 64)).reshape(-1, 4, 4)
+    codes = nibbles(np.ascontiguousarray(blocks[:, :128]).reshape(-1, 64)).reshape(-1, 4, 4)
     high = _words(np.ascontiguousarray(blocks[:, 128:192]).reshape(-1, 32))
     for i in range(4):
         codes[:, i] |= ((high >> np.uint64(2 * i)) & _THREES) << np.uint64(4)
@@ -123,7 +123,12 @@ def _q6_k(blocks: Bytes, out: F32Array) -> None:
 
 def _half(blocks: Bytes, at: int) -> F32Array:
     """The f16 at byte `at` of each block, as a float32 column."""
-    return np.ascontiguousarray(blocks[:, at : at + 2]).view(np.float16).astype(np.float32)
+    return f16_column(blocks, at).astype(np.float32)
+
+
+def f16_column(blocks: Bytes, at: int) -> npt.NDArray[np.float16]:
+    """The f16 at byte `at` of each block [n, 1]."""
+    return np.ascontiguousarray(blocks[:, at : at + 2]).view(np.float16)
 
 
 def _words(part: Bytes) -> Words:
@@ -131,27 +136,27 @@ def _words(part: Bytes) -> Words:
     return np.ascontiguousarray(part).view(np.uint64)
 
 
-def _nibbles(part: Bytes) -> Words:
+def nibbles(part: Bytes) -> Words:
     """Bytes [n, b] to one byte a nibble [n, 2b], all low nibbles of a row before its high ones, as words."""
     words = _words(part)
     width = words.shape[1]
     out = np.empty((len(words), 2 * width), np.uint64)
     np.bitwise_and(words, _LOW, out=out[:, :width])
-    words >>= np.uint64(4)
-    np.bitwise_and(words, _LOW, out=out[:, width:])
+    high = np.right_shift(words, np.uint64(4), out=out[:, width:])  # never in place: the words may be the caller's
+    np.bitwise_and(high, _LOW, out=high)
     return out
 
 
-def _five_bits(high: Bytes, low: Bytes) -> Bytes:
+def five_bits(high: Bytes, low: Bytes) -> Bytes:
     """Codes of 32 values from their 32 fifth bits and their nibbles."""
-    codes = _nibbles(low).view(np.uint8)
+    codes = nibbles(low).view(np.uint8)
     bits = np.unpackbits(np.ascontiguousarray(high), axis=1, bitorder="little")
     bits <<= np.uint8(4)
     codes |= bits
     return codes
 
 
-def _k_scales(blocks: Bytes) -> tuple[F32Array, F32Array]:
+def k_scales(blocks: Bytes) -> tuple[F32Array, F32Array]:
     """Scale and minimum of the 8 groups of 32 in each block, as columns: f16 factors times packed 6-bit numbers."""
     packed = np.ascontiguousarray(blocks[:, 4:16]).reshape(-1, 3, 4)
     first, second, third = packed[:, 0], packed[:, 1], packed[:, 2]

@@ -1,5 +1,6 @@
 """Collects what a lowering emits: steps with their accesses, values with their lifetimes, kernels, weights."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from goinfer.bundle_format.kernel_abi import GROUP, KV_DTYPES, f32_row_bytes, q8_row_bytes, round_up
 from goinfer.bundle_format.plan import Buffer, Kernel, Step
 from goinfer.codegen.errors import CompileError
+from goinfer.compiler.checkpoints.ggml_grids import has_minimum, is_finer_than_four_bit
 from goinfer.compiler.graph import Param
 from goinfer.compiler.plan.arena import Lifetime, plan_arena
 from goinfer.compiler.plan.barriers import Access, place_barriers
@@ -15,6 +17,10 @@ from goinfer.compiler.quant.recipes import Recipe
 
 VECTOR = "vector"
 """Format name of a plain f32 vector, padded with zeros to a group."""
+
+
+SourceTypes = Callable[[str], str]
+"""The element type that the checkpoint keeps a tensor in, by the tensor's graph name."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,8 @@ class PlanBuilder:
 
     recipe: Recipe
     at_least_int8: tuple[str, ...] = ()
+    sources: SourceTypes = lambda _: "F32"
+    keeps_finer: bool = False
     steps: list[Step] = field(default_factory=list)
     accesses: list[Access] = field(default_factory=list)
     kernels: dict[str, Kernel] = field(default_factory=dict)
@@ -71,10 +79,16 @@ class PlanBuilder:
         return f"weight:{param.name}"
 
     def _format(self, param: Param) -> str:
+        """The recipe's format. Of its 4-bit choices some become int8, and some get a minimum as their source has."""
         fmt = self.recipe.choose(param.role).format
+        if fmt != "int4":
+            return fmt
         names = (param.name, *param.parts)
-        kept = any(fnmatchcase(name, pattern) for name in names for pattern in self.at_least_int8)
-        return "int8" if fmt == "int4" and kept else fmt
+        types = [self.sources(part) for part in param.parts]
+        lifted = any(fnmatchcase(name, pattern) for name in names for pattern in self.at_least_int8)
+        if lifted or (self.keeps_finer and any(is_finer_than_four_bit(t) for t in types)):
+            return "int8"
+        return "int4min" if any(has_minimum(t) for t in types) else fmt
 
     def kernel(self, kind: str, attrs: dict[str, Any]) -> str:
         """Symbol of a kernel, `{kv}` left open when it depends on the KV precision (then all three are made)."""

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from goinfer.bundle_format.kernel_abi import ABI_VERSION, GROUP, PANEL, ROW_BLOCK, round_up
 from goinfer.bundle_format.plan import KVGroup, Plan, RopeTable, Weight
 from goinfer.codegen.errors import CompileError
+from goinfer.compiler.checkpoints.ggml_grids import is_four_bit
 from goinfer.compiler.graph import GraphOp, GraphView, Param
-from goinfer.compiler.plan.builder import PlanBuilder, StoredParam
+from goinfer.compiler.plan.builder import PlanBuilder, SourceTypes, StoredParam
 from goinfer.compiler.quant.recipes import Recipe
 
 _CHUNK = 512
@@ -42,13 +43,16 @@ class _Lowering:
 
 
 def lower(
-    view: GraphView, recipe: Recipe, precision: Mapping[str, str] | None = None
+    view: GraphView, recipe: Recipe, precision: Mapping[str, str] | None = None, sources: SourceTypes = lambda _: "F32"
 ) -> tuple[Plan, list[StoredParam]]:
     """Lower a fused graph. Returns the plan (weights without offsets yet) and the parameters in storage order.
 
-    `precision` holds patterns of tensor names that a recipe may not store below 8 bits.
+    `precision` holds patterns of tensor names that a recipe may not store below 8 bits; `sources` tells what the
+    checkpoint keeps a tensor in.
     """
-    low = _Lowering(view, PlanBuilder(recipe, tuple(precision or ())))
+    four_bit = any(is_four_bit(sources(part)) for param in view.params.values() for part in param.parts)
+    build = PlanBuilder(recipe, tuple(precision or ()), sources, recipe.keeps_finer and four_bit)
+    low = _Lowering(view, build)
     for op in view.ops:
         for value in op.operands.values():
             low.users[value].append(op)

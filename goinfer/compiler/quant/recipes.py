@@ -30,6 +30,8 @@ class Recipe:
     summary: str
     choices: Mapping[str, Choice]
     kv: Literal["f32", "f16"] = "f16"
+    keeps_finer: bool = False
+    """Of a file that is 4-bit already, tensors that it keeps finer become int8: its author had a reason."""
 
     def choose(self, role: str) -> Choice:
         """The choice for a role; a role that the table lacks is a mistake in a family, never a silent default."""
@@ -54,7 +56,7 @@ RECIPES: Final[Mapping[str, Recipe]] = MappingProxyType({
         Recipe("int8", "8-bit weights, f32 activations", _table(Choice("int8", "f32"))),
         Recipe("int8int8", "8-bit weights and activations", _table(_W8A8)),
         Recipe("int4", "4-bit weights, 8-bit activations; embedding and head 8-bit",
-               _table(_W4A8, embed=_W8A8, head=_W8A8)),
+               _table(_W4A8, embed=_W8A8, head=_W8A8), keeps_finer=True),
         Recipe("int4all", "4-bit weights everywhere, 8-bit activations", _table(_W4A8)),
     )
 })
