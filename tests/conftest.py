@@ -30,8 +30,12 @@ def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(scope="session")
 def tiny_bundle(tmp_path_factory: pytest.TempPathFactory, kernel_cache: None) -> Callable[[str, str, str], Path]:
-    """Path of a bundle for (family, variant, recipe), compiled from testdata/tiny for this machine's base target."""
+    """Path of a bundle for (family, variant, recipe), compiled from testdata/tiny for this machine's base target.
+
+    ("gguf", "mixed") is tests/mixed_gguf.py's file instead.
+    """
     import goinfer
+    from tests.mixed_gguf import write_mixed_gguf
 
     made: dict[tuple[str, str, str], Path] = {}
     folder = tmp_path_factory.mktemp("bundles")
@@ -40,7 +44,9 @@ def tiny_bundle(tmp_path_factory: pytest.TempPathFactory, kernel_cache: None) ->
         key = (family, variant, quant)
         if key not in made:
             made[key] = folder / ("-".join(key).replace("/", "-") + ".giw")
-            goinfer.prequant(TINY / family / variant, made[key], quant=quant, targets=[native_target()])
+            mixed = family == "gguf"
+            source = write_mixed_gguf(folder / f"{variant}.gguf") if mixed else TINY / family / variant
+            goinfer.prequant(source, made[key], quant=quant, targets=[native_target()])
         return made[key]
 
     return make

@@ -35,6 +35,7 @@ SPECS = [
     Kernel("add", "add", {"domain": "rows"}),
     Kernel("scale", "scale", {"domain": "rows"}),
     Kernel("matmul_int4", "matmul", {"format": "int4", "epilogue": "add", "bias": True, "domain": "rows"}),
+    Kernel("matmul_int4min", "matmul", {"format": "int4min", "epilogue": "store", "bias": False, "domain": "rows"}),
     Kernel("matmul_f32", "matmul", {"format": "f32", "epilogue": "store", "bias": False, "domain": "wanted"}),
     Kernel(
         "qkv_post", "qkv_post",

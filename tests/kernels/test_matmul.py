@@ -1,7 +1,8 @@
 """Matmul kernels against numpy on stored weights and stored activations, for every format and target.
 
 Seen red with: 16 * sum instead of 8 * sum taken off int4; every row of a tile using row 0's scale; the bias of part 0
-added to every part; a lone row summing by multiply and add where a tile uses fma.
+added to every part; int4min's minimum taken for its middle; a lone row summing by multiply and add where a tile uses
+fma.
 """
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from goinfer.bundle_format.kernel_abi import ROW_BLOCK, f32_row_bytes, q8_row_bytes, round_up
 from goinfer.codegen import reference
 from goinfer.codegen.kernels.matmul import QUANTISED_INPUT
+from goinfer.compiler.checkpoints.ggml_grids import Grid
 from goinfer.compiler.quant.formats import format_named, quantise_activations
 from tests.kernels.harness import NATIVE_TARGETS, Call, aligned, place, run
 
@@ -79,6 +81,26 @@ def test_adversarial_values(target: str, fmt: str, kind: str) -> None:
     run(call, target)
     got = call.pointers[2][:, :33]
     error = np.abs(got - want) / (magnitude + 1e-30)
+    assert np.isfinite(error).all() and error.max() <= 2e-6, error.max()
+
+
+@pytest.mark.parametrize("target", NATIVE_TARGETS)
+@pytest.mark.parametrize("lean", [0.0, 3.0, -30.0])
+def test_minima_of_any_sign_and_size(target: str, lean: float) -> None:
+    """A real grid: groups that lie around `lean`, so that the minimum is not -8 scales."""
+    rng = np.random.default_rng(4)
+    n, k, rows = 40, 96, 7
+    codes = rng.integers(0, 16, (n, k), dtype=np.uint8)
+    scales = rng.uniform(0.05, 0.2, (n, k // 32)).astype(np.float16)
+    minima = (lean - 8 * scales.astype(np.float32) * rng.uniform(0.5, 1.5, scales.shape)).astype(np.float16)
+    storage = format_named("int4min")
+    packed = storage.repack(Grid(4, 0, codes, scales, minima))
+    call, *_ = case("int4min", n, k, rows, seed=9)
+    xs, values = q8_rows(rng.standard_normal((rows, k)).astype(np.float32))
+    call.pointers[:2] = [place(packed), xs]
+    stored = storage.unpack(packed, n, k).astype(np.float64)
+    run(call, target)
+    error = np.abs(call.pointers[2][:, :n] - reference.matmul(values, stored)) / (np.abs(values) @ np.abs(stored).T)
     assert np.isfinite(error).all() and error.max() <= 2e-6, error.max()
 
 

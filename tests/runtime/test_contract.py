@@ -14,7 +14,7 @@ import goinfer
 from goinfer.runtime.kv_cache import SlotError
 
 CASES = [("llama", "plain", "f32"), ("llama", "plain", "int4"), ("qwen2", "plain", "int8int8"),
-         ("gemma3_text", "plain", "int4")]  # fmt: skip
+         ("gemma3_text", "plain", "int4"), ("gguf", "mixed", "int4")]  # fmt: skip
 LENGTH = 200
 
 
