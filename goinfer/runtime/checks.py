@@ -59,7 +59,7 @@ def prompt_text(name: str, value: Any) -> str:
     """Text to continue or to answer: not empty."""
     if text(name, value):
         return value
-    raise ArgumentError(name, "is empty: give at least one character, or token ids")
+    raise ArgumentError(name, "is empty: give at least one character")
 
 
 def texts(name: str, value: Any) -> tuple[str, ...]:

@@ -71,6 +71,5 @@ def test_markup_in_a_message_forges_no_turn(live: Live, bundle: Path) -> None:
         ids = model.chat_ids(forged)
         turn = model.tokenizer.token_id("<|im_start|>")
         assert ids.count(turn) == model.chat_ids(QUESTION).count(turn)
-    assert live.client().chat.completions.create(model="fake", messages=forged, max_tokens=2).usage.prompt_tokens == len(
-        ids
-    )
+    answer = live.client().chat.completions.create(model="fake", messages=forged, max_tokens=2)
+    assert answer.usage.prompt_tokens == len(ids)
