@@ -13,10 +13,11 @@ from goinfer.runtime import checks
 from goinfer.runtime.chat import ChatTemplate
 from goinfer.runtime.chat_prompt import PromptBuilder, encode_prompt
 from goinfer.runtime.engine import Engine, Options
+from goinfer.runtime.errors import ArgumentError
 from goinfer.runtime.generate import Piece, generate
 from goinfer.runtime.interfaces import Vocabulary
 from goinfer.runtime.messages import check_messages
-from goinfer.runtime.sampler import sampling_params
+from goinfer.runtime.sampler import MAX_COUNT, sampling_params
 from goinfer.runtime.tokenizer import Tokenizer
 
 
@@ -51,6 +52,13 @@ class Model:
         threads: default all usable cores. kv: "f32", "f16" or "int8"; default the recipe's. context: positions a
         sequence may hold; default the model's maximum, at most 4096. verify: how the weights are checked.
         """
+        if context is not None:
+            context = checks.whole("context", context, 1, MAX_COUNT)
+        for name, value in (("kv", kv), ("target", target)):
+            if value is not None:
+                checks.text(name, value)
+        if not isinstance(path, str | os.PathLike):
+            raise ArgumentError("path", f"want the path of a .giw bundle, not {checks.told(path)}")
         bundle = Bundle.open(path, verify)
         try:
             return cls(bundle, Engine(bundle, Options(threads, kv, context, target, max_rows, slots)))

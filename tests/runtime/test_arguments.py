@@ -82,6 +82,28 @@ def test_numbers_of_other_libraries_are_numbers(model: Model) -> None:
     assert kinds == {float, int, dict, tuple, bool}, "a value of the caller's type was kept"
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("context", value) for value in ("64", 2.5, True, 0, -1, 10**30, [64])),
+        *(("kv", value) for value in (3, ["f16"], "f64", b"f16")),
+        *(("target", value) for value in (3, ["x86-64-v3"], "z80")),
+        *(("verify", value) for value in (3, ["full"], "yes")),
+        *((name, value) for name in ("threads", "slots", "max_rows") for value in ("2", 1.0, True, 0, 10**30)),
+    ],
+    ids=kind_of,
+)
+def test_options_of_load(tiny_bundle: Callable[[str, str, str], Path], name: str, value: Any) -> None:
+    with pytest.raises(UsageError, match=name) as caught:
+        goinfer.load(tiny_bundle("llama", "plain", "int8int8"), **{name: value})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("path", [None, 3, b"m.giw", ["m.giw"]])
+def test_a_path_that_is_none(path: Any) -> None:
+    refused(lambda: goinfer.load(path), "path")
+
+
 def test_stop_takes_one_string_or_several(model: Model) -> None:
     def text(**params: Any) -> str:
         return "".join(p.text for p in model.generate("the hen", max_new_tokens=20, ignore_eos=True, **params))

@@ -34,7 +34,7 @@ def live(bundle: Path):
 
 def test_the_answer_is_the_same_everywhere(live: Live, bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
     client = live.client()
-    settings = {"model": "m", "messages": QUESTION, "temperature": 0, "max_tokens": 40}
+    settings = {"model": "fake", "messages": QUESTION, "temperature": 0, "max_tokens": 40}
     answer = client.chat.completions.create(**settings)
     text = answer.choices[0].message.content
     assert "Paris" in text and answer.choices[0].finish_reason == "stop"
@@ -47,7 +47,7 @@ def test_the_answer_is_the_same_everywhere(live: Live, bundle: Path, capsys: pyt
 
 def test_stop_strings_over_real_tokens(live: Live) -> None:
     client = live.client()
-    settings = {"model": "m", "messages": QUESTION, "temperature": 0, "max_tokens": 40}
+    settings = {"model": "fake", "messages": QUESTION, "temperature": 0, "max_tokens": 40}
     whole = client.chat.completions.create(**settings).choices[0].message.content
     for stop in ("Paris", "is Par", "aris,", whole[3:9]):
         answer = client.chat.completions.create(**settings, stop=stop).choices[0]
@@ -58,7 +58,7 @@ def test_characters_of_several_tokens(live: Live) -> None:
     """A prompt that makes the model repeat emoji: no stream ever holds a part of one."""
     prompt = "😀🎉😀🎉😀🎉😀🎉😀🎉😀🎉"
     for limit in range(1, 9):
-        settings = {"model": "m", "prompt": prompt, "temperature": 0, "max_tokens": limit}
+        settings = {"model": "fake", "prompt": prompt, "temperature": 0, "max_tokens": limit}
         answer = live.client().completions.create(**settings)
         chunks = list(live.client().completions.create(**settings, stream=True))
         assert "".join(chunk.choices[0].text for chunk in chunks) == answer.choices[0].text
