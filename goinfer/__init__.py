@@ -44,6 +44,9 @@ def prequant(
     `progress` is called with (phase, name, done, total). Raises CheckpointError or UnsupportedError naming what is
     wrong with the source; leaves no partial file behind.
     """
+    from goinfer.bundle_format.reader import refuse_bundle
+
+    refuse_bundle(source, "run it, or give the checkpoint that it was made from")
     from goinfer.codegen.mlir_context import load_mlir
 
     load_mlir()

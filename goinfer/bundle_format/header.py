@@ -94,6 +94,9 @@ def _check_magic(data: bytes, where: str) -> None:
     for prefix, advice in _FOREIGN:
         if data.startswith(prefix):
             raise NotABundleError(f"not a .giw bundle: {where}: wrong magic in the header: {advice}")
+    if data[8:10] == b'{"':
+        advice = "this is a safetensors file: compile its directory first with `goinfer prequant`"
+        raise NotABundleError(f"not a .giw bundle: {where}: wrong magic in the header: {advice}")
     raise NotABundleError(
         f"not a .giw bundle: {where}: wrong magic in the header ({data[:8].hex()}): pass a file made by "
         "`goinfer prequant`"

@@ -291,6 +291,20 @@ class Bundle:
         self.close()
 
 
+def refuse_bundle(path: str | os.PathLike[str], advice: str) -> None:
+    """Raise UsageError where a checkpoint is wanted and `path` is a bundle; anything else passes."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (OSError, ValueError):
+        return
+    try:
+        found = stat.S_ISREG(os.fstat(fd).st_mode) and os.pread(fd, len(spec.MAGIC), 0) == spec.MAGIC
+    finally:
+        os.close(fd)
+    if found:
+        raise UsageError(f"{shown(path)}: is a .giw bundle already: {advice}")
+
+
 def _open(path: str | os.PathLike[str], where: str) -> tuple[int, int]:
     try:
         # Without O_NONBLOCK a named pipe would wait for a writer for ever.
@@ -303,6 +317,8 @@ def _open(path: str | os.PathLike[str], where: str) -> tuple[int, int]:
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         os.close(fd)
-        kind = "a directory" if stat.S_ISDIR(status.st_mode) else "no regular file"
-        raise BundleOpenError(f"cannot open: {where}: it is {kind}: pass a .giw file")
+        if stat.S_ISDIR(status.st_mode):
+            advice = "pass a .giw file; a directory with a checkpoint becomes one with `goinfer prequant`"
+            raise BundleOpenError(f"cannot open: {where}: it is a directory: {advice}")
+        raise BundleOpenError(f"cannot open: {where}: it is no regular file: pass a .giw file")
     return fd, status.st_size

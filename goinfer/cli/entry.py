@@ -1,6 +1,6 @@
 """How a program starts and ends: one line for an error, an exit code with a meaning, never a traceback.
 
-Exit codes: 0 success, 1 failure, 2 bad usage, 130 interrupted, 143 terminated.
+Exit codes: 0 success, 1 failure, 2 bad usage, 130 interrupted, 141 the reader of the output has left, 143 terminated.
 """
 
 import os
@@ -16,23 +16,34 @@ import typer
 
 from goinfer.bundle_format.errors import GoinferError
 
-INTERRUPTED, TERMINATED = 130, 143
+INTERRUPTED, PIPE_CLOSED, TERMINATED = 130, 141, 143
 
 
 def run_app(app: typer.Typer, name: str, args: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code; every error has been printed."""
+    code = _run(app, name, args)
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = code or PIPE_CLOSED
+    if code == PIPE_CLOSED:
+        _discard_output()
+    return code
+
+
+def _run(app: typer.Typer, name: str, args: Sequence[str] | None) -> int:
     try:
         _prepare_streams()
         with _unwinding_sigterm():
             code = typer.main.get_command(app).main(args, prog_name=name, standalone_mode=False)
-        sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except BrokenPipeError:
-        _discard_output()
-        return 1
+        return PIPE_CLOSED
     except SystemExit as stop:
+        if isinstance(stop.__context__, BrokenPipeError):  # typer's own ending for it, with code 1
+            return PIPE_CLOSED
         return stop.code if isinstance(stop.code, int) else 1
     except Exception as error:
         return report(name, error)
@@ -73,11 +84,12 @@ def _extra_of(module: str) -> str:
 
 
 def _prepare_streams() -> None:
-    """Text the terminal cannot show, and bytes that are no text, must not end the program."""
-    for stream in (sys.stdin, sys.stdout, sys.stderr):
+    """Text the terminal cannot show must not end the program. Bytes of the input that are no text come as they do in
+    arguments, so that the same check refuses them."""
+    for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "replace"), (sys.stderr, "replace")):
         reconfigure: Any = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
-            reconfigure(errors="replace")
+            reconfigure(errors=errors)
 
 
 def _discard_output() -> None:

@@ -61,9 +61,11 @@ def bisect(
     json: Json = False,
 ) -> None:
     """Compare every layer with the reference and name the first one, and the first operation, that is off."""
+    from goinfer.bundle_format.reader import refuse_bundle
     from goinfer.cli.logits import parse_ids
     from goinfer.gates.bisect import main_report
 
+    refuse_bundle(model, "give its checkpoint, and the bundle with --bundle")
     _finish(main_report(model, None if ids is None else parse_ids(ids), bundle), json)
 
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from goinfer.cli.options import Bundle, Json, Target, print_json, size
+from goinfer.bundle_format.errors import UsageError
+from goinfer.cli.options import Bundle, Json, Target, at_most_one, print_json, size
 
 if TYPE_CHECKING:
     from goinfer.bundle_format.plan import Plan, Weight
@@ -25,6 +26,9 @@ def inspect(
     from goinfer.bundle_format.plan import Plan
     from goinfer.bundle_format.reader import Bundle as OpenBundle
 
+    at_most_one(graph=graph, plan=plan, asm=asm is not None)
+    if target is not None and asm is None:
+        raise UsageError("--target: has a meaning only together with --asm")
     with OpenBundle.open(model, verify="off") as bundle:  # no weight is looked at
         parsed = Plan.from_bytes(bundle.section("plan"))
         if graph:
@@ -97,7 +101,6 @@ def _columns(rows: "list[tuple[str, ...]]") -> list[str]:
 
 
 def _asm(bundle: "OpenBundle", symbol: str, target: str | None) -> list[str]:
-    from goinfer.bundle_format.errors import UsageError
     from goinfer.codegen.disassemble import disassemble
     from goinfer.codegen.target import target_named
 

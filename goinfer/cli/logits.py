@@ -1,5 +1,6 @@
 """`goinfer logits`: the numbers themselves, for gates and for people."""
 
+import errno
 import os
 import tempfile
 from pathlib import Path
@@ -32,10 +33,16 @@ def logits(
     json: Json = False,
 ) -> None:
     """Logits of every position: arrays ids [n], logits [n, vocab] and, on demand, hidden [layers + 2, n, hidden]."""
+    from goinfer.runtime.checks import prompt_text
+
     if (ids is None) == (text is None):
         raise UsageError("give either --ids or --text")
+    if text is not None:
+        prompt_text("--text", text)
     if out is None and not json:
         raise UsageError("nowhere to put the logits: give a file with -o")
+    if out is not None:
+        _check_place(out)
     given = None if ids is None else parse_ids(ids)
     with load(model, threads=threads, kv=kv, context=context, target=target, verify=verify, slots=1) as opened:
         arrays = _compute(opened, given if given is not None else opened.tokenizer.encode(str(text)), hidden)
@@ -95,7 +102,11 @@ def save_npz(path: Path, arrays: "dict[str, np.ndarray]") -> None:
     """Write under a temporary name, then rename: a file that exists is complete."""
     import numpy as np
 
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    _check_place(path)
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=".goinfer-", dir=path.parent)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
     try:
         os.fchmod(handle, 0o666 & ~_umask())
         with os.fdopen(handle, "wb") as file:
@@ -107,6 +118,15 @@ def save_npz(path: Path, arrays: "dict[str, np.ndarray]") -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def _check_place(path: Path) -> None:
+    """Refuse what can be seen to be no place for a file, before anything is computed for it."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not path.parent.is_dir():
+        code = errno.ENOTDIR if path.parent.exists() else errno.ENOENT
+        raise OSError(code, os.strerror(code), str(path))
 
 
 def _umask() -> int:

@@ -27,6 +27,15 @@ def load(path: Path, **options: Any) -> "Model":
     return goinfer.load(path, **{name: value for name, value in options.items() if value is not None})
 
 
+def at_most_one(**given: bool) -> None:
+    """Raise UsageError where more than one of these options was given."""
+    from goinfer.bundle_format.errors import UsageError
+
+    named = [f"--{name}" for name, wanted in given.items() if wanted]
+    if len(named) > 1:
+        raise UsageError(f"{' and '.join(named)} exclude each other: give one of them")
+
+
 def print_json(data: Any) -> None:
     """One line of JSON on stdout."""
     import json

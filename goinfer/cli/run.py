@@ -37,20 +37,24 @@ class Timing:
             yield piece
 
     def facts(self, generation: "Generation") -> dict[str, Any]:
-        """Rates; the first token belongs to the prompt's time."""
+        """Rates, None for what did not run; the first token belongs to the prompt's time."""
         prompt, output = len(generation.prompt_ids), len(generation.ids)
         return {
             "prompt_tokens": prompt,
             "completion_tokens": output,
             "prompt_seconds": round(self.first - self.started, 6),
             "completion_seconds": round(self.last - self.first, 6),
-            "prompt_tokens_per_second": _rate(prompt, self.first - self.started),
+            "prompt_tokens_per_second": _rate(prompt if output else 0, self.first - self.started),
             "completion_tokens_per_second": _rate(output - 1, self.last - self.first),
         }
 
 
 def _rate(count: int, seconds: float) -> float | None:
     return round(count / seconds, 2) if count > 0 and seconds > 0 else None
+
+
+def _speed(rate: float | None) -> str:
+    return "" if rate is None else f", {rate} tokens/s"
 
 
 def run(
@@ -69,7 +73,7 @@ def run(
     frequency_penalty: Annotated[float, typer.Option("--frequency-penalty", help="-2 to 2.")] = 0.0,
     seed: Annotated[int | None, typer.Option("--seed", help="Same seed, same text; default: a new one, told.")] = None,
     max_tokens: Annotated[
-        int | None, typer.Option("--max-tokens", "-n", min=0, help="Tokens to generate; default: until the end.")
+        int | None, typer.Option("--max-tokens", "-n", help="Tokens to generate, 0 for none; default: until the end.")
     ] = None,
     stop: Annotated[list[str] | None, typer.Option("--stop", help="End before this text; repeat for more.")] = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the end of the sequence.")] = False,
@@ -82,13 +86,17 @@ def run(
     json: Json = False,
 ) -> None:
     """Answer a prompt, or talk: without -p on a terminal this is a chat; elsewhere the prompt is read from stdin."""
-    from goinfer.runtime.sampler import SamplingParams
+    from goinfer.runtime.checks import prompt_text, text
 
-    params = SamplingParams(
+    params = _sampling(
         temperature=temp, top_p=top_p, top_k=top_k, min_p=min_p, repeat_penalty=repeat_penalty,
         presence_penalty=presence_penalty, frequency_penalty=frequency_penalty, seed=seed, max_new_tokens=max_tokens,
-        stop=tuple(stop or ()), ignore_eos=ignore_eos, logprobs=None,
+        stop=stop or (), ignore_eos=ignore_eos, logprobs=None,
     )  # fmt: skip
+    if prompt is not None:
+        prompt_text("--prompt", prompt)
+    if system is not None:
+        text("--system", system)
     talk = prompt is None and sys.stdin.isatty() and not json
     if talk and raw:
         raise UsageError("--raw: needs a prompt: give one with -p")
@@ -103,9 +111,26 @@ def run(
             _answer_once(opened, params, show, prompt=str(prompt), system=system, raw=raw)
 
 
+_OPTIONS = {"temperature": "--temp", "max_new_tokens": "--max-tokens"}
+
+
+def _sampling(**values: Any) -> "SamplingParams":
+    """The settings; what is wrong with one is said of the option that gave it."""
+    from goinfer.runtime.errors import ArgumentError
+    from goinfer.runtime.sampler import SamplingParams
+
+    try:
+        return SamplingParams(**values)
+    except ArgumentError as error:
+        option = f"--{error.name.partition('[')[0].replace('_', '-')}"
+        raise UsageError(f"{_OPTIONS.get(error.name, option)}: {error.problem}") from None
+
+
 def _piped_prompt() -> str:
-    prompt = sys.stdin.read().removesuffix("\n")  # the one that echo and a here-document add
-    if not prompt.strip():
+    from goinfer.runtime.checks import text
+
+    prompt = text("stdin", sys.stdin.read()).removesuffix("\n")  # the one that echo and a here-document add
+    if not prompt:
         raise UsageError("no prompt: give one with -p or on stdin")
     return prompt
 
@@ -138,21 +163,22 @@ class Show:
             if not self.json and piece.text:
                 sys.stdout.write(piece.text)
                 sys.stdout.flush()
-        if not self.json:
+        text = "".join(parts)
+        if not self.json and text:
             print(flush=True)
-        return "".join(parts)
+        return text
 
     def end(self, generation: "Generation", timing: Timing) -> None:
-        """Seed, if nobody chose one, and speed."""
-        if self._params.seed is None and self._params.temperature > 0:
+        """Seed, if it mattered and nobody chose one, and speed."""
+        if self._params.seed is None and self._params.temperature > 0 and generation.ids:
             print(f"seed {generation.seed}", file=sys.stderr)
         if self._stats:
             facts = timing.facts(generation)
-            print(
-                f"prompt {facts['prompt_tokens']} tokens, {facts['prompt_tokens_per_second']} tokens/s;"
-                f" output {facts['completion_tokens']} tokens, {facts['completion_tokens_per_second']} tokens/s",
-                file=sys.stderr,
-            )
+            parts = [
+                f"{label} {facts[f'{kind}_tokens']} tokens{_speed(facts[f'{kind}_tokens_per_second'])}"
+                for label, kind in (("prompt", "prompt"), ("output", "completion"))
+            ]
+            print("; ".join(parts), file=sys.stderr)
 
 
 def _answer_once(
@@ -207,8 +233,11 @@ def _ask() -> str | None:
 
 def _turn(conversation: Any, params: "SamplingParams", text: str, show: Show) -> None:
     """One question and its answer; Ctrl-C ends the answer, an error ends the turn."""
+    from goinfer.runtime.checks import text as checked
+
     timing = Timing()
     try:
+        checked("input", text)
         with closing(conversation.answer(text, params)) as pieces:
             try:
                 show.text(timing.watch(pieces))

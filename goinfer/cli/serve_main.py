@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,6 +16,8 @@ from goinfer.cli.options import Bundle, Context, Kv, Target, Threads, Verify, lo
 
 if TYPE_CHECKING:
     from goinfer.runtime.model import Model
+
+_MOST_GIGABYTES = 1_000_000
 
 app = typer.Typer(
     add_completion=False,
@@ -58,14 +61,16 @@ def serve(
 
     if weight_cache is not None and not stream_weights:
         raise UsageError("--weight-cache: has a meaning only together with --stream-weights")
+    budget = _weight_budget(weight_cache)
+    served_name = _model_name(name, model)
     address = Address(host, port, api_key, tuple(allow_host or ()), tuple(allow_origin or ()))
     access = address.access()
     sock = bind(address)  # before the model: a port in use must not cost a minute
     options = {"threads": threads, "kv": kv, "context": context, "target": target, "verify": verify}
     with sock, load(model, slots=slots, **options) as opened:
         if stream_weights:
-            _stream_weights(opened, weight_cache)
-        served = _served(opened, name or model.stem, slots)
+            _stream_weights(opened, budget)
+        served = _served(opened, served_name, slots)
         facts = opened.engine.info()
         note = f"{model.name} on {facts['target']}, {facts['threads']} threads, context {facts['context']}"
         serve_forever(served, access, sock, lambda url: print(f"{url}  {note}", file=sys.stderr, flush=True), Limits())
@@ -78,15 +83,24 @@ def _served(model: "Model", name: str, slots: int):  # type: ignore[no-untyped-d
     return ServedModel(name, model.engine, model.vocabulary, slots, chat, int(time.time()))
 
 
-def _stream_weights(model: "Model", gigabytes: float | None) -> None:
+def _model_name(name: str | None, path: Path) -> str:
+    """What answers call the model; a file name that is no text is made one."""
+    from goinfer.runtime.checks import prompt_text
+
+    return path.stem.encode(errors="replace").decode() if name is None else prompt_text("--name", name)
+
+
+def _weight_budget(gigabytes: float | None) -> int:
+    if gigabytes is None:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    if not 0 < gigabytes <= _MOST_GIGABYTES:
+        raise UsageError(f"--weight-cache {gigabytes}: want gigabytes above 0, at most {_MOST_GIGABYTES}")
+    return int(gigabytes * 1e9)
+
+
+def _stream_weights(model: "Model", budget: int) -> None:
     from goinfer.runtime.stream_weights import WeightStreamer
 
-    if gigabytes is None:
-        budget = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    elif gigabytes > 0:
-        budget = int(gigabytes * 1e9)
-    else:
-        raise UsageError(f"--weight-cache {gigabytes}: want gigabytes above 0")
     WeightStreamer(model.engine, budget)
 
 

@@ -1,6 +1,8 @@
 """Typed errors of the runtime; one class a cause, one line a message."""
 
-from goinfer.bundle_format.errors import GoinferError
+from collections.abc import Mapping
+
+from goinfer.bundle_format.errors import GoinferError, UsageError
 
 
 class ContextError(GoinferError):
@@ -21,3 +23,17 @@ class LogitsError(GoinferError):
 
 class ClosedError(GoinferError):
     """A closed model was asked to run."""
+
+
+class ArgumentError(UsageError):
+    """An argument, or a field of a request, has a value that it cannot have."""
+
+    def __init__(self, name: str, problem: str) -> None:
+        super().__init__(f"{name}: {problem}")
+        self.name = name
+        self.problem = problem
+
+    def renamed(self, names: Mapping[str, str]) -> "ArgumentError":
+        """The same problem under the name that the caller of a front end knows; `stop[1]` is renamed as `stop`."""
+        stem, bracket, rest = self.name.partition("[")
+        return ArgumentError(names.get(stem, stem) + bracket + rest, self.problem)

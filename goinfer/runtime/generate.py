@@ -11,8 +11,8 @@ from typing import Literal
 
 import numpy as np
 
-from goinfer.bundle_format.errors import UsageError
-from goinfer.runtime.errors import ContextError
+from goinfer.runtime import checks
+from goinfer.runtime.errors import ArgumentError, ContextError
 from goinfer.runtime.interfaces import Engine, Slot, Vocabulary
 from goinfer.runtime.sampler import Choice, Sampler, SamplingParams
 from goinfer.runtime.stops import StopScanner
@@ -54,13 +54,13 @@ class Generation:
         *,
         continues: bool = False,
     ) -> None:
-        _check_prompt(prompt_ids, vocabulary, context)
+        self.prompt_ids = checks.token_ids("prompt", prompt_ids)
+        _check_prompt(self.prompt_ids, vocabulary, context)
         if params.stop and vocabulary.tokenizer is None:
-            raise UsageError("stop: this bundle has no tokenizer, so stop strings cannot be matched")
-        self.prompt_ids = list(prompt_ids)
+            raise ArgumentError("stop", "this bundle has no tokenizer, so stop strings cannot be matched")
         self.params = params
-        self.sampler = Sampler(params, vocabulary.size, prompt_ids)
-        self.limit = context - len(prompt_ids)
+        self.sampler = Sampler(params, vocabulary.size, self.prompt_ids)
+        self.limit = context - len(self.prompt_ids)
         if params.max_new_tokens is not None:
             self.limit = min(self.limit, params.max_new_tokens)
         self.ids: list[int] = []
@@ -70,7 +70,7 @@ class Generation:
         self._stream = vocabulary.tokenizer.stream() if vocabulary.tokenizer else None
         for token in self.prompt_ids[-_PRIMING:] if continues else ():
             self._text(token)
-        self._stops = StopScanner(params.stop)
+        self._stops = StopScanner(tuple(params.stop))
         self._held: deque[Piece] = deque()  # pieces whose text may still belong to a stop string
         self._safe = 0  # characters at the front of the held pieces that certainly do not
 
@@ -171,10 +171,10 @@ def run(engine: Engine, generation: Generation, slot: Slot | None = None) -> Gen
 
 def _check_prompt(prompt_ids: Sequence[int], vocabulary: Vocabulary, context: int) -> None:
     if not prompt_ids:
-        raise UsageError("prompt: no tokens: give at least one")
+        raise ArgumentError("prompt", "no tokens: give at least one")
     if len(prompt_ids) > context:
         raise ContextError(context, len(prompt_ids))
     low, high = min(prompt_ids), max(prompt_ids)
     if low < 0 or high >= vocabulary.size:
         bad = low if low < 0 else high
-        raise UsageError(f"prompt: token id {bad} is outside the vocabulary of {vocabulary.size}")
+        raise ArgumentError("prompt", f"token id {checks.told(bad)} is outside the vocabulary of {vocabulary.size}")

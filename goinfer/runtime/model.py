@@ -9,12 +9,15 @@ import numpy as np
 
 from goinfer.bundle_format.errors import UsageError
 from goinfer.bundle_format.reader import Bundle, Verify
+from goinfer.runtime import checks
 from goinfer.runtime.chat import ChatTemplate
 from goinfer.runtime.chat_prompt import PromptBuilder, encode_prompt
 from goinfer.runtime.engine import Engine, Options
+from goinfer.runtime.errors import ArgumentError
 from goinfer.runtime.generate import Piece, generate
 from goinfer.runtime.interfaces import Vocabulary
-from goinfer.runtime.sampler import SamplingParams
+from goinfer.runtime.messages import check_messages
+from goinfer.runtime.sampler import MAX_COUNT, sampling_params
 from goinfer.runtime.tokenizer import Tokenizer
 
 
@@ -49,6 +52,13 @@ class Model:
         threads: default all usable cores. kv: "f32", "f16" or "int8"; default the recipe's. context: positions a
         sequence may hold; default the model's maximum, at most 4096. verify: how the weights are checked.
         """
+        if context is not None:
+            context = checks.whole("context", context, 1, MAX_COUNT)
+        for name, value in (("kv", kv), ("target", target)):
+            if value is not None:
+                checks.text(name, value)
+        if not isinstance(path, str | os.PathLike):
+            raise ArgumentError("path", f"want the path of a .giw bundle, not {checks.told(path)}")
         bundle = Bundle.open(path, verify)
         try:
             return cls(bundle, Engine(bundle, Options(threads, kv, context, target, max_rows, slots)))
@@ -111,18 +121,22 @@ class Model:
             return self.engine.forward([(slot, ids)], wanted="all")
 
     def generate(self, prompt: str | Sequence[int], **params: Any) -> Iterator[Piece]:
-        """Continue a prompt (text or ids); keyword arguments are those of SamplingParams."""
-        ids = encode_prompt(self.tokenizer, prompt) if isinstance(prompt, str) else list(prompt)
-        continues = isinstance(prompt, str)
-        return generate(self.engine, self.vocabulary, ids, SamplingParams(**params), continues=continues)
+        """Continue a prompt (text or ids, not empty); keyword arguments are those of SamplingParams."""
+        settings = sampling_params(**params)
+        if not isinstance(prompt, str):
+            return generate(self.engine, self.vocabulary, prompt, settings)
+        ids = encode_prompt(self.tokenizer, checks.prompt_text("prompt", prompt))
+        return generate(self.engine, self.vocabulary, ids, settings, continues=True)
 
     def chat(self, messages: list[dict[str, Any]], **params: Any) -> Iterator[Piece]:
-        """Answer a conversation; messages are {"role", "content"} as the chat template expects them."""
-        return self.generate(self.chat_ids(messages), **params)
+        """Answer a conversation: messages {"role", "content"}, at least one; see runtime/messages.py."""
+        settings = sampling_params(**params)
+        return generate(self.engine, self.vocabulary, self.chat_ids(messages), settings)
 
     def chat_ids(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> list[int]:
         """Ids of a rendered conversation: the template's markup as control tokens, content as plain text."""
-        return self.prompt_builder.build(messages, **variables).ids
+        builder = self.prompt_builder
+        return builder.build(check_messages(messages, tools=True), **variables).ids
 
     def close(self) -> None:
         """Stop the threads and unmap the bundle."""

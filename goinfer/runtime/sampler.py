@@ -7,17 +7,38 @@ min-p. The draw uses raw Philox output, so a seed gives the same text whatever n
 import math
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from typing import Any
 
 import numpy as np
 
-from goinfer.bundle_format.errors import UsageError
-from goinfer.runtime.errors import LogitsError
+from goinfer.runtime import checks
+from goinfer.runtime.errors import ArgumentError, LogitsError
 
 # guesses at how far below the peak (in logits) the nucleus ends; exactness never depends on them
 _NUCLEUS_GUESSES = (2.0, 4.0, 8.0, 16.0)
 # dividing by less than this says nothing but "the largest", and float32 would overflow
 _GREEDY_BELOW = 1e-5
+
+MAX_COUNT = 2**31 - 1
+"""The largest count or token id of a request."""
+
+_NUMBERS = {
+    "temperature": (0.0, 1000.0),
+    "top_p": (0.0, 1.0),
+    "min_p": (0.0, 1.0),
+    "repeat_penalty": (0.01, 100.0),
+    "presence_penalty": (-2.0, 2.0),
+    "frequency_penalty": (-2.0, 2.0),
+}
+_INTEGERS = {
+    "top_k": (0, MAX_COUNT),
+    "seed": (-(2**63), 2**64 - 1),
+    "max_new_tokens": (0, MAX_COUNT),
+    "logprobs": (0, 100),
+}
+_OPTIONAL = ("seed", "max_new_tokens", "logprobs")
 
 
 @dataclass(frozen=True)
@@ -29,7 +50,8 @@ class SamplingParams:
     repeat_penalty looks at prompt and output, presence and frequency penalties at the output only.
     logprobs: None computes none; n >= 0 gives the chosen token's log-probability and the n most likely
     alternatives, all under the model's own distribution (before penalties, bias and temperature).
-    max_new_tokens None means as many as the context holds.
+    max_new_tokens None means as many as the context holds, 0 means none.
+    stop: one string or several; kept as a tuple.
     """
 
     temperature: float = 0.0
@@ -42,33 +64,49 @@ class SamplingParams:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     seed: int | None = None
     max_new_tokens: int | None = None
-    stop: tuple[str, ...] = ()
+    stop: str | Sequence[str] = ()
     ignore_eos: bool = False
     logprobs: int | None = 0
 
     def __post_init__(self) -> None:
-        _check("temperature", self.temperature, 0.0, 1000.0)
-        _check("top_k", self.top_k, 0, 2**31)
-        _check("top_p", self.top_p, 0.0, 1.0)
+        for name, (low, high) in _NUMBERS.items():
+            self._set(name, checks.number(name, getattr(self, name), low, high))
         if self.top_p == 0.0:
-            raise UsageError("top_p: 0 leaves no token to choose: use a value above 0, or temperature 0")
-        _check("min_p", self.min_p, 0.0, 1.0)
-        _check("repeat_penalty", self.repeat_penalty, 0.01, 100.0)
-        _check("presence_penalty", self.presence_penalty, -2.0, 2.0)
-        _check("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        for token, bias in self.logit_bias.items():
-            _check(f"logit_bias[{token}]", bias, -100.0, 100.0)
-        if self.max_new_tokens is not None:
-            _check("max_new_tokens", self.max_new_tokens, 0, 2**31)
-        if self.logprobs is not None:
-            _check("logprobs", self.logprobs, 0, 100)
-        if isinstance(self.stop, str) or any(not isinstance(s, str) or not s for s in self.stop):
-            raise UsageError("stop: want a tuple of non-empty strings")
+            raise ArgumentError("top_p", "0 leaves no token to choose: use a value above 0, or temperature 0")
+        for name, (least, most) in _INTEGERS.items():
+            value = getattr(self, name)
+            if value is not None or name not in _OPTIONAL:
+                self._set(name, checks.whole(name, value, least, most))
+        self._set("ignore_eos", checks.flag("ignore_eos", self.ignore_eos))
+        self._set("stop", checks.texts("stop", self.stop))
+        self._set("logit_bias", _checked_bias(self.logit_bias))
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
 
 
-def _check(name: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:  # also refuses NaN
-        raise UsageError(f"{name}: {value} is outside {low:g} to {high:g}")
+def sampling_params(**given: Any) -> SamplingParams:
+    """SamplingParams of a caller's keyword arguments; an unknown one is named."""
+    names = [field.name for field in fields(SamplingParams)]
+    for name in given:
+        if name not in names:
+            close = get_close_matches(name, names, 1, 0.5)
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
+            raise ArgumentError(name, f"unknown argument; {hint}")
+    return SamplingParams(**given)
+
+
+def _checked_bias(bias: Any) -> dict[int, float]:
+    if not isinstance(bias, Mapping):
+        raise ArgumentError("logit_bias", f"want numbers by token id, not {checks.told(bias)}")
+    checked: dict[int, float] = {}
+    for token, amount in bias.items():
+        try:
+            checked[checks.whole("token id", token, 0, MAX_COUNT)] = checks.number("bias", amount, -100.0, 100.0)
+        except ArgumentError as error:
+            where = "" if error.name == "token id" else f" of token {token}"
+            raise ArgumentError("logit_bias", f"{error.name}{where}: {error.problem}") from None
+    return checked
 
 
 def fresh_seed() -> int:
@@ -103,7 +141,7 @@ class Sampler:
         )
         for token in params.logit_bias:
             if not 0 <= token < vocab_size:
-                raise UsageError(f"logit_bias: token {token} is outside the vocabulary of {vocab_size}")
+                raise ArgumentError("logit_bias", f"token {token} is outside the vocabulary of {vocab_size}")
         self._bias_ids = np.fromiter(params.logit_bias.keys(), np.int64)
         self._bias = np.fromiter(params.logit_bias.values(), np.float32)
 

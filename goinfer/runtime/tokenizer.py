@@ -7,6 +7,8 @@ from typing import Any
 
 from goinfer.bundle_format import tokenizer_layout as layout
 from goinfer.bundle_format.errors import GoinferError
+from goinfer.runtime import checks
+from goinfer.runtime.errors import ArgumentError
 from goinfer.runtime.tokenizer_added import AddedTokens, cut
 from goinfer.runtime.tokenizer_bpe import Merger
 from goinfer.runtime.tokenizer_stream import StreamDecoder
@@ -63,7 +65,9 @@ class Tokenizer:
         return {**self._added[1].ids, **self._added[0].ids}
 
     def token_id(self, text: str) -> int | None:
-        """The id of the token spelled `text`, added tokens first."""
+        """The id of the token spelled `text`, added tokens first; None for a spelling no token has."""
+        if not isinstance(text, str):
+            raise ArgumentError("text", f"want a string, not {checks.told(text)}")
         for added in self._added:
             if text in added.ids:
                 return added.ids[text]
@@ -71,8 +75,11 @@ class Tokenizer:
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes that `token` stands for in decoded text; a control token stands for its own spelling."""
+        if type(token) is not int:
+            token = checks.token_ids("tokens", [token])[0]
         if not 0 <= token < self.vocab_size:
-            raise TokenIdError(f"tokenizer: there is no token {token}; the vocabulary has {self.vocab_size}")
+            shown = checks.told(token)
+            raise TokenIdError(f"tokenizer: there is no token {shown}; the vocabulary has {self.vocab_size}")
         return bytes(self._bytes[self._offsets[token] : self._offsets[token + 1]])
 
     def _lookup(self, key: bytes) -> int | None:
@@ -94,7 +101,8 @@ class Tokenizer:
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
         """The text of `ids`; bytes that are not UTF-8 become U+FFFD."""
         skip: Set[int] = self.special_ids if skip_special else frozenset()
-        text = b"".join([self.token_bytes(i) for i in ids if i not in skip]).decode("utf-8", "replace")
+        known = checks.token_ids("ids", ids)
+        text = b"".join([self.token_bytes(i) for i in known if i not in skip]).decode("utf-8", "replace")
         for _ in range(self._meta["strip_left"]):
             text = text.removeprefix(" ")
         return text
@@ -111,7 +119,7 @@ class Tokenizer:
 
         add_special: with what the model puts around a text (bos, eos). parse_special: control tokens spelled in
         the text become those tokens; otherwise they are plain text, while other added tokens (runs of newlines,
-        say) are still whole. A lone surrogate counts as U+FFFD.
+        say) are still whole. Raises ArgumentError for anything but a string, and for half a surrogate pair.
         """
         ids = self._encode(text, parse_special, "")
         return [*self._meta["prefix_ids"], *ids, *self._meta["suffix_ids"]] if add_special else ids
@@ -126,7 +134,7 @@ class Tokenizer:
 
     def _encode(self, text: str, parse_special: bool, guard: str) -> list[int]:
         ids: list[int] = []
-        for stretch, first in self._stretches(_valid(text), parse_special, guard):
+        for stretch, first in self._stretches(checks.text("text", text), parse_special, guard):
             if isinstance(stretch, int):
                 ids.append(stretch)
                 continue
@@ -220,14 +228,3 @@ class Tokenizer:
                 out.append(self.unk)
             open_run = unknown
         return out
-
-
-def _valid(text: str) -> str:
-    """`text` without lone surrogates, which have no UTF-8 form."""
-    if text.isascii():
-        return text
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text

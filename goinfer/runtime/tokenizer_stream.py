@@ -18,9 +18,8 @@ class StreamDecoder:
 
     def push(self, token: int) -> str:
         """The characters that this token completed; empty while a character is open."""
-        if token in self._skip:
-            return ""
-        return self._stripped(self._utf8.decode(self._token_bytes(token)))
+        data = self._token_bytes(token)
+        return "" if token in self._skip else self._stripped(self._utf8.decode(data))
 
     def finish(self) -> str:
         """What an unfinished character at the end becomes. The stream can be used again afterwards."""

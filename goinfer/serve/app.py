@@ -71,6 +71,7 @@ class Api:
 
         def prepare() -> Ask:
             asked = parse_chat(body)
+            self.model.check_name(asked.model)
             ids = self.model.chat_ids(asked.messages)
             return Ask([ids], asked.params, asked.delivery, ChatShape)
 
@@ -82,6 +83,7 @@ class Api:
 
         def prepare() -> Ask:
             asked = parse_completion(body)
+            self.model.check_name(asked.model)
             ids = [self.model.prompt_ids(prompt) for prompt in asked.prompts]
             return Ask(ids, asked.params, asked.delivery, CompletionShape)
 
@@ -93,8 +95,7 @@ class Api:
 
     async def one_model(self, request: Request) -> Response:
         """GET /v1/models/{name}."""
-        if request.path_params["name"] != self.model.name:
-            raise ApiError(404, f"no such model; this server has {self.model.name}", code="model_not_found")
+        self.model.check_name(request.path_params["name"])
         return JSONResponse(self._card())
 
     async def health(self, request: Request) -> Response:

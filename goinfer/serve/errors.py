@@ -5,7 +5,7 @@ from typing import Any
 
 from goinfer.bundle_format.errors import GoinferError, UsageError
 from goinfer.runtime.chat_errors import TemplateError
-from goinfer.runtime.errors import ContextError
+from goinfer.runtime.errors import ArgumentError, ContextError
 
 # an absolute path of at least two parts, unless it is inside a word or a URL
 _ABSOLUTE_PATH = re.compile(r"(?<![\w/:.])(?:/[^\s/:'\"]+)+/([^\s/:'\"]+)")
@@ -25,13 +25,23 @@ class ApiError(GoinferError):
         """The JSON of the reply."""
         return {
             "error": {
-                "message": _ABSOLUTE_PATH.sub(r"\1", str(self)),
+                "message": _sendable(_ABSOLUTE_PATH.sub(r"\1", str(self))),
                 "type": _TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error"),
-                "param": self.param,
+                "param": None if self.param is None else _sendable(self.param),
                 "code": self.code,
             }
         }
 
+
+def _sendable(text: str) -> str:
+    """Text of bounded length that has a UTF-8 form: the name of an unknown field may be anything."""
+    return text[:_LONGEST].encode("utf-8", "backslashreplace").decode()
+
+
+_LONGEST = 1000
+
+_FIELDS = {"max_new_tokens": "max_tokens"}
+"""Arguments of ours whose field in a request is called otherwise."""
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
@@ -42,6 +52,9 @@ def api_error(error: Exception) -> ApiError:
         return error
     if isinstance(error, ContextError):
         return ApiError(400, str(error), code="context_length_exceeded")
+    if isinstance(error, ArgumentError):
+        told = error.renamed(_FIELDS)
+        return ApiError(400, str(told), param=told.name)
     if isinstance(error, UsageError | TemplateError):  # the template refuses these messages
         return ApiError(400, str(error))
     if isinstance(error, GoinferError):

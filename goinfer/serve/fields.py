@@ -1,9 +1,9 @@
 """Checked access to a request's JSON: every field is read, known to be harmless, or refused by name."""
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from goinfer.runtime import checks
 from goinfer.serve.errors import ApiError
 
 # fields that do not change what is generated
@@ -47,28 +47,14 @@ class Fields:
         """The raw value, now accounted for."""
         return self._left.pop(name, default)
 
-    def number(self, name: str, default: float) -> float:
-        """A finite JSON number."""
-        value = self.take(name, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise bad(name, "want a number")
-        return float(value)
-
     def integer(self, name: str, default: int | None, low: int, high: int) -> int | None:
         """A JSON integer in [low, high]."""
         value = self.take(name, default)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise bad(name, f"want an integer from {low} to {high}")
-        return value
+        return None if value is None else checks.whole(name, value, low, high)
 
     def boolean(self, name: str, default: bool = False) -> bool:
         """true or false."""
-        value = self.take(name, default)
-        if not isinstance(value, bool):
-            raise bad(name, "want true or false")
-        return value
+        return checks.flag(name, self.take(name, default))
 
     def finish(self) -> None:
         """Refuse every field that is unknown, or known and asks for something this server does not do."""
@@ -89,21 +75,3 @@ def _not_supported(allowed: tuple[Any, ...]) -> str:
     if not allowed:
         return "not supported by this server"
     return f"not supported by this server, except {' or '.join(map(repr, allowed))}"
-
-
-def text(value: Any, name: str) -> str:
-    """A string that is text: one with half a surrogate pair cannot be encoded."""
-    if not isinstance(value, str):
-        raise bad(name, "want a string")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise bad(name, "holds half a surrogate pair") from None
-    return value
-
-
-def list_of(value: Any, name: str, item: Callable[[Any, str], Any]) -> list[Any]:
-    """A JSON array, each element checked by `item`."""
-    if not isinstance(value, list):
-        raise bad(name, "want an array")
-    return [item(element, f"{name}[{i}]") for i, element in enumerate(value)]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from goinfer.runtime.checks import told
 from goinfer.runtime.interfaces import Engine, Vocabulary
 from goinfer.serve.errors import ApiError
 
@@ -21,6 +22,12 @@ class ServedModel:
     slots: int
     encode_chat: Callable[[list[dict[str, Any]]], list[int]] | None
     created: int = 0
+
+    def check_name(self, asked: str | None) -> None:
+        """Raise ApiError 404 for a request that names another model; one that names none means this one."""
+        if asked is not None and asked != self.name:
+            message = f"model: there is no {told(asked)} here; this server has {self.name}"
+            raise ApiError(404, message, param="model", code="model_not_found")
 
     def chat_ids(self, messages: list[dict[str, Any]]) -> list[int]:
         """Token ids of a conversation, ready for the assistant's answer."""

@@ -78,19 +78,54 @@ def test_run_reads_a_piped_prompt(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> 
         model = FakeModel()
         assert cli("run", "m.giw", "-temp", "0", model=model).out == "hello\n"
         assert bytes(model.prompts[0][2:-1]) == asked
-    monkeypatch.setattr(sys, "stdin", io.StringIO(" \n"))
+    for nothing in ("", "\n"):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(nothing))
+        done = cli("run", "m.giw")
+        assert done.code == 2 and "no prompt" in done.err
+    monkeypatch.setattr(sys, "stdin", io.StringIO("a\udcff"))
     done = cli("run", "m.giw")
-    assert done.code == 2 and "no prompt" in done.err
+    assert done.code == 2 and "stdin: holds half a surrogate pair (U+DCFF at index 1)" in done.err
+
+
+def test_run_prints_nothing_when_nothing_is_asked_for(cli: Cli) -> None:
+    """Seen red: an empty line, a seed that nothing was drawn with, and a prompt read at a million tokens a second."""
+    done = cli("run", "m.giw", "-p", "hi", "-n", "0", "--stats")
+    assert (done.code, done.out) == (0, "")
+    assert done.err.splitlines()[1:] == ["prompt 7 tokens; output 0 tokens"]
+    facts = json.loads(cli("run", "m.giw", "-p", "hi", "-n", "0", "-json").out)
+    assert facts["text"] == "" and facts["finish_reason"] == "length" and facts["prompt_tokens_per_second"] is None
+    assert cli("run", "m.giw", "-p", "hi", "-temp", "0", model=FakeModel(b"")).out == ""
 
 
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["-p", "x", "-temp", "-1"], "temperature: -1.0 is outside"),
+        (["-p", "x", "-temp", "-1"], "--temp: -1.0 is outside"),
         (["-p", "x", "-temp", "hot"], "hot"),
-        (["-p", "x", "-top-p", "0"], "top_p"),
+        (["-p", "x", "-top-p", "0"], "--top-p: 0 "),
         (["-p", "x", "-threads", "0"], "threads"),
-        (["-p", "x", "-stop", ""], "stop"),
+        (["-p", "x", "-stop", "a", "-stop", ""], "--stop: is empty"),
+        (["-p", "x", "-temp", "nan"], "--temp: nan is outside"),
+        (["-p", "x", "-temp", "inf"], "--temp: inf is outside"),
+        (["-p", "x", "-top-p", "1.1"], "--top-p: 1.1 is outside"),
+        (["-p", "x", "-min-p", "-0.1"], "--min-p: -0.1 is outside"),
+        (["-p", "x", "-top-k", "-1"], "--top-k: -1 is outside"),
+        (["-p", "x", "-top-k", f"{2**31}"], "--top-k: 2147483648 is outside"),
+        (["-p", "x", "-repeat-penalty", "0"], "--repeat-penalty: 0.0 is outside"),
+        (["-p", "x", "-presence-penalty", "3"], "--presence-penalty: 3.0 is outside"),
+        (["-p", "x", "-frequency-penalty", "-3"], "--frequency-penalty: -3.0 is outside"),
+        (["-p", "x", "-seed", f"{2**64}"], "--seed: 18446744073709551616 is outside"),
+        (["-p", "x", "-seed", f"{-(2**63) - 1}"], "--seed: -9223372036854775809 is outside"),
+        (["-p", "x", "-seed", "9" * 500], "--seed: a number of 1661 bits is outside"),
+        (["-p", "x", "-n", "-1"], "--max-tokens: -1 is outside"),
+        (["-p", "x", "-n", f"{2**31}"], "--max-tokens: 2147483648 is outside"),
+        (["-p", "x", "-n", "2.5"], "2.5"),
+        (["-p", "x", "-context", "0"], "--context"),
+        (["-p", ""], "--prompt: is empty"),
+        (["-p", "", "-raw"], "--prompt: is empty"),
+        (["-p", "a\udcff"], "--prompt: holds half a surrogate pair (U+DCFF at index 1)"),
+        (["-p", "x", "-system", "\udcff"], "--system: holds half"),
+        (["-p", "x", "-stop", "\udcff"], "--stop: holds half"),
         (["-p", "x", "-xyz"], "No such option"),
         (["-p"], "requires an argument"),
         (["-p", "x", "-system", "y", "-raw"], "--system"),
@@ -196,12 +231,76 @@ def test_logits_refuses(cli: Cli, tmp_path: Path) -> None:
         (["-ids", str(wrong), "-o", out], "row of integers", 2),
         (["-ids", str(other), "-o", out], "no array `ids`", 2),
         (["-ids", str(tmp_path / "none.npz"), "-o", out], "No such file", 1),
-        (["-ids", "1", "-o", str(tmp_path / "no" / "o.npz")], "No such file", 1),
+        (["-ids", "1", "-o", str(tmp_path / "no" / "o.npz")], f"goinfer: {tmp_path}/no/o.npz: No such file", 1),
+        (["-ids", "1", "-o", str(bad / "o.npz")], f"goinfer: {bad}/o.npz: Not a directory", 1),
+        (["-ids", "1", "-o", str(tmp_path)], f"goinfer: {tmp_path}: Is a directory", 1),
+        (["-text", "", "-o", out], "--text: is empty", 2),
+        (["-text", "\udcff", "-o", out], "--text: holds half", 2),
     ):
         done = cli("logits", "m.giw", *args)
         assert (done.code, done.out) == (code, "") and message in done.err, done
         assert done.err.count("\n") == 1
     assert not Path(out).exists()
+
+
+def test_logits_names_the_file_when_the_folder_takes_none(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen red: the message had the name of a temporary file."""
+
+    def refuse(**_where: str) -> None:
+        raise PermissionError(13, "Permission denied", "/somewhere/.o.npz.x7y8")
+
+    monkeypatch.setattr("tempfile.mkstemp", refuse)
+    assert cli("logits", "m.giw", "-ids", "1", "-o", "o.npz").err == "goinfer: o.npz: Permission denied\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--graph", "--plan"], "--graph and --plan exclude each other"),
+        (["--graph", "--asm", "list"], "--graph and --asm exclude each other"),
+        (["--plan", "--asm", "list", "--json"], "--plan and --asm exclude each other"),
+        (["--graph", "--plan", "--asm", "x"], "--graph and --plan and --asm"),
+        (["--target", "x86-64-v3"], "--target: has a meaning only together with --asm"),
+        (["--graph", "--target", "x86-64-v3"], "--target: has a meaning only together with --asm"),
+    ],
+)
+def test_inspect_shows_one_thing(cli: Cli, args: list[str], message: str) -> None:
+    done = cli("inspect", "m.giw", *args)
+    assert (done.code, done.out) == (2, "") and message in done.err and done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["-port", "-1"], "port -1"),
+        (["-port", f"{10**30}"], "port 1000"),
+        (["-slots", "0"], "--slots"),
+        (["-slots", "257"], "--slots"),
+        (["-context", "0"], "--context"),
+        (["-threads", "0"], "--threads"),
+        (["-weight-cache", "1"], "--stream-weights"),
+        (["-stream-weights", "-weight-cache", "nan"], "--weight-cache nan"),
+        (["-stream-weights", "-weight-cache", "inf"], "--weight-cache inf"),
+        (["-stream-weights", "-weight-cache", "0"], "--weight-cache 0"),
+        (["-stream-weights", "-weight-cache", "1e300"], "--weight-cache 1e+300"),
+        (["-name", ""], "--name: is empty"),
+        (["-name", "\udcff"], "--name: holds half"),
+        (["-api-key", ""], "api key"),
+    ],
+)
+def test_serve_refuses_in_one_line(capsys, monkeypatch: pytest.MonkeyPatch, args: list[str], message: str) -> None:
+    """Before a model is opened. Seen red: an infinite cache was an internal error, and only after the model loaded."""
+    from goinfer.cli import serve_main
+
+    monkeypatch.setattr(serve_main, "load", lambda *_args, **_options: pytest.fail("the model was opened"))
+    done = result(capsys, serve_main.main(["m.giw", *args]))
+    assert (done.code, done.out) == (2, "") and message in done.err and done.err.count("\n") == 1, done
+
+
+def test_a_file_name_that_is_no_text_names_a_model() -> None:
+    from goinfer.cli.serve_main import _model_name
+
+    assert _model_name(None, Path("dir/caf\udce9.giw")) == "caf?" and _model_name("x", Path("m.giw")) == "x"
 
 
 def test_a_full_disk_leaves_no_file(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

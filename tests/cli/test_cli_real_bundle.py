@@ -8,7 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import goinfer
+from goinfer.bundle_format.errors import BundleError, UsageError
 from goinfer.cli.main import main
+from goinfer.cli.serve_main import main as serve
 from tests.cli.cli_fakes import result
 from tests.conftest import TINY, native_target
 
@@ -93,6 +96,48 @@ def test_prequant_refuses(
     done = call("prequant", TINY / "llama" / "plain", "-o", tmp_path / "m.giw", *args)
     assert done.code == code and message in done.err and done.err.count("\n") == 1, done
     assert not list(tmp_path.iterdir())
+
+
+def test_a_bundle_where_a_checkpoint_is_wanted(
+    call: Callable[..., SimpleNamespace], tiny_bundle: Bundles, tmp_path: Path
+) -> None:
+    """Seen red: the bundle was called no GGUF file."""
+    bundle = tiny_bundle("llama", "plain", "int8int8")
+    for command in (["prequant", bundle, "-o", tmp_path / "m.giw"], ["gate", "bisect", bundle]):
+        done = call(*command)
+        assert (done.code, done.out) == (2, "") and f"{bundle}: is a .giw bundle already" in done.err, done
+    with pytest.raises(UsageError, match=r"is a \.giw bundle already"):
+        goinfer.prequant(bundle, tmp_path / "m.giw")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("source", ["model.gguf", "model.safetensors", "."])
+def test_a_checkpoint_where_a_bundle_is_wanted(
+    call: Callable[..., SimpleNamespace], capsys: pytest.CaptureFixture[str], source: str
+) -> None:
+    path = TINY / "llama" / "plain" / source
+    for command in (
+        ["run", path, "-p", "x"], ["verify", path], ["inspect", path], ["logits", path, "-ids", "1", "-json"],
+    ):  # fmt: skip
+        done = call(*command)
+        assert (done.code, done.out) == (1, "") and "`goinfer prequant`" in done.err, done
+        assert done.err.count("\n") == 1
+    served = result(capsys, serve([str(path), "-port", "0"]))
+    assert served.code == 1 and "`goinfer prequant`" in served.err
+    with pytest.raises(BundleError, match="goinfer prequant"):
+        goinfer.load(path)
+
+
+def test_outputs_that_cannot_be_written_are_named(
+    call: Callable[..., SimpleNamespace], tiny_bundle: Bundles, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "no" / "x", tmp_path / "file" / "x", tmp_path):
+        done = call("prequant", TINY / "llama" / "plain", "-o", place)
+        assert done.code == 1 and str(place) in done.err and done.err.count("\n") == 1, done
+        done = call("logits", tiny_bundle("llama", "plain", "int8int8"), "-ids", "1", "-o", place)
+        assert done.code == 1 and done.err.startswith(f"goinfer: {place}: "), done
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_bad_sources(call: Callable[..., SimpleNamespace], tmp_path: Path) -> None:

@@ -159,6 +159,21 @@ BAD_COMMON = [
     ({"logit_bias": {"1": 101}}, "logit_bias"),
     ({"logit_bias": [1]}, "logit_bias"),
     ({"model": 3}, "model"),
+    ({"model": "\ud800"}, "model"),
+    ({"stop": "\ud800"}, "stop"),
+    ({"stop": {"a": "b"}}, "stop"),
+    ({"stop": 3}, "stop"),
+    ({"stop": ["a", ""]}, "stop[1]"),
+    ({"stop": ["a", None]}, "stop[1]"),
+    ({"temperature": 10**400}, "temperature"),
+    ({"top_k": True}, "top_k"),
+    ({"ignore_eos": 1}, "ignore_eos"),
+    ({"max_tokens": "3"}, "max_tokens"),
+    ({"max_tokens": 2**31}, "max_tokens"),
+    ({"logit_bias": {"1": "1"}}, "logit_bias"),
+    ({"logit_bias": {"1": None}}, "logit_bias"),
+    ({"logit_bias": {"99999999999": 1}}, "logit_bias"),
+    ({"logit_bias": {"\ud800": 1}}, "logit_bias"),
     ({"response_format": {"type": "json_object"}}, "response_format"),
 ]
 
@@ -169,6 +184,7 @@ def test_bad_fields_are_named(start: Start, change: dict, param: str) -> None:
     for path, body in (("/v1/completions", COMPLETION), ("/v1/chat/completions", CHAT)):
         reply = post(live, path, {**body, **change})
         assert param in message(reply, 400) and reply.json()["error"]["param"] == param, reply.text
+        assert "tuple" not in reply.text and len(reply.text) < 500
     assert not live.engine.batches
 
 
@@ -187,6 +203,15 @@ def test_bad_fields_are_named(start: Start, change: dict, param: str) -> None:
         ({"max_tokens": 3, "max_completion_tokens": 4}, "max_tokens"),
         ({"top_logprobs": 3}, "top_logprobs"),
         ({"logprobs": 2}, "logprobs"),
+        ({"messages": {"role": "user"}}, "messages"),
+        ({"messages": [{"role": ["user"], "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": "x", "name": "\ud800"}]}, "messages[0].name"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "\ud800"}]}]},
+            "messages[0].content[0].text",
+        ),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "assistant", "content": "x", "reasoning": "y"}]}, "messages[0].reasoning"),
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"prompt": "x"}, "prompt"),
@@ -202,24 +227,28 @@ def test_bad_chat_fields(start: Start, change: dict, param: str) -> None:
     [
         ({"prompt": None}, "prompt"),
         ({"prompt": []}, "prompt"),
-        ({"prompt": [[]]}, None),
+        ({"prompt": [[]]}, "prompt"),
         ({"prompt": [1, "a"]}, "prompt"),
         ({"prompt": [[1], "a"]}, "prompt[1]"),
         ({"prompt": ["a", 1]}, "prompt[1]"),
         ({"prompt": [True]}, "prompt"),
         ({"prompt": [-1]}, "prompt"),
-        ({"prompt": [260]}, None),
+        ({"prompt": [260]}, "prompt"),
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": ["a", ""]}, "prompt[1]"),
+        ({"prompt": "a\ud800"}, "prompt"),
+        ({"prompt": {"a": 1}}, "prompt"),
         ({"prompt": ["x"] * 65}, "prompt"),
         ({"echo": True}, "echo"),
         ({"best_of": 3}, "best_of"),
         ({"suffix": "x"}, "suffix"),
         ({"logprobs": True}, "logprobs"),
-        ({"logit_bias": {"260": 1}}, None),
+        ({"logit_bias": {"260": 1}}, "logit_bias"),
         ({"echo": True, "max_tokens": 0, "logprobs": 1}, "echo"),
         ({"messages": []}, "messages"),
     ],
 )
-def test_bad_completion_fields(start: Start, change: dict, param: str | None) -> None:
+def test_bad_completion_fields(start: Start, change: dict, param: str) -> None:
     reply = post(start(), "/v1/completions", {**COMPLETION, **change})
     assert message(reply, 400) and reply.json()["error"]["param"] == param, reply.text
 
@@ -235,6 +264,36 @@ def test_fields_that_change_nothing_are_accepted(start: Start) -> None:
     ]
     reply = post(live, "/v1/chat/completions", {**CHAT, "messages": history, **extra})
     assert reply.status_code == 200, reply.text
+
+
+@pytest.mark.parametrize("extra", [{"tools": []}, {"tools": [], "tool_choice": "auto"}, {"functions": []}])
+def test_an_empty_list_of_tools_asks_for_nothing(start: Start, extra: dict) -> None:
+    """Clients that always send the field get their answer; a tool in it is refused."""
+    assert post(start(), "/v1/chat/completions", {**CHAT, **extra}).status_code == 200
+
+
+def test_the_model_of_a_request(start: Start) -> None:
+    """Another name is 404 as the API has it; before, any name was answered by the one model there is."""
+    live = start(name="fake")
+    for path, body in (("/v1/completions", COMPLETION), ("/v1/chat/completions", CHAT)):
+        for other in ("gpt-4o", "Fake", "fake ", "", "x" * 5000):
+            reply = post(live, path, {**body, "model": other})
+            assert "this server has fake" in message(reply, 404) and len(reply.text) < 500
+            error = reply.json()["error"]
+            assert (error["code"], error["param"]) == ("model_not_found", "model")
+        assert not live.engine.batches
+        for fine in ({"model": "fake"}, {"model": None}, {}):
+            rest = {name: value for name, value in body.items() if name != "model"}
+            assert post(live, path, {**rest, **fine}).status_code == 200
+        live.engine.batches.clear()
+
+
+def test_a_field_whose_name_is_no_text(start: Start) -> None:
+    """The reply that named it could not be sent: seen red as an internal error."""
+    live = start()
+    assert "unknown field" in message(post(live, "/v1/completions", b'{"prompt": "x", "\\ud800": 1}'), 400)
+    long = post(live, "/v1/completions", {"prompt": "x", "y" * 100_000: 1})
+    assert message(long, 400) and len(long.text) < 3000
 
 
 def test_unknown_routes_and_methods(start: Start) -> None:

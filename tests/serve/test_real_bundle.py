@@ -25,7 +25,7 @@ def live(tiny_bundle: Bundles):
 
 def tokens(live: Live, prompt: list[int], **settings: object) -> list[str]:
     asked = {"temperature": 0, "max_tokens": 24, "logprobs": 1, "extra_body": {"ignore_eos": True}, **settings}
-    answer = live.client().completions.create(model="tiny", prompt=prompt, **asked)
+    answer = live.client().completions.create(model="fake", prompt=prompt, **asked)
     assert answer.usage.completion_tokens == 24
     logprobs = answer.choices[0].logprobs
     return [f"{token} {logprob!r}" for token, logprob in zip(logprobs.tokens, logprobs.token_logprobs, strict=True)]
