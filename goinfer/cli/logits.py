@@ -33,6 +33,7 @@ def logits(
     json: Json = False,
 ) -> None:
     """Logits of every position: arrays ids [n], logits [n, vocab] and, on demand, hidden [layers + 2, n, hidden]."""
+    from goinfer.runtime.chat_prompt import encode_prompt
     from goinfer.runtime.checks import prompt_text
 
     if (ids is None) == (text is None):
@@ -45,7 +46,7 @@ def logits(
         _check_place(out)
     given = None if ids is None else parse_ids(ids)
     with load(model, threads=threads, kv=kv, context=context, target=target, verify=verify, slots=1) as opened:
-        arrays = _compute(opened, given if given is not None else opened.tokenizer.encode(str(text)), hidden)
+        arrays = _compute(opened, given if given is not None else encode_prompt(opened.tokenizer, str(text)), hidden)
     if out is not None:
         save_npz(out, arrays)
     best = arrays["logits"].argmax(axis=1)

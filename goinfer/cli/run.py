@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from goinfer.runtime.sampler import SamplingParams
 
 
+DEFAULT_TOKENS = 512
+"""Enough for an answer; a small model that repeats itself would else go on until the context is full."""
+
+
 @dataclass
 class Timing:
     """Tokens and seconds of one answer. The clock starts when the prompt is ready."""
@@ -73,7 +77,7 @@ def run(
     frequency_penalty: Annotated[float, typer.Option("--frequency-penalty", help="-2 to 2.")] = 0.0,
     seed: Annotated[int | None, typer.Option("--seed", help="Same seed, same text; default: a new one, told.")] = None,
     max_tokens: Annotated[
-        int | None, typer.Option("--max-tokens", "-n", help="Tokens to generate, 0 for none; default: until the end.")
+        int | None, typer.Option("--max-tokens", "-n", help=f"At most this many tokens; default: {DEFAULT_TOKENS}.")
     ] = None,
     stop: Annotated[list[str] | None, typer.Option("--stop", help="End before this text; repeat for more.")] = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the end of the sequence.")] = False,
@@ -90,7 +94,8 @@ def run(
 
     params = _sampling(
         temperature=temp, top_p=top_p, top_k=top_k, min_p=min_p, repeat_penalty=repeat_penalty,
-        presence_penalty=presence_penalty, frequency_penalty=frequency_penalty, seed=seed, max_new_tokens=max_tokens,
+        presence_penalty=presence_penalty, frequency_penalty=frequency_penalty, seed=seed,
+        max_new_tokens=DEFAULT_TOKENS if max_tokens is None else max_tokens,
         stop=stop or (), ignore_eos=ignore_eos, logprobs=None,
     )  # fmt: skip
     if prompt is not None:
@@ -103,7 +108,7 @@ def run(
     if prompt is None and not talk:
         prompt = _piped_prompt()
     with load(model, threads=threads, kv=kv, context=context, target=target, verify=verify, slots=1) as opened:
-        show = Show(opened, params, stats, json, talk)
+        show = Show(opened, params, stats, json, talk, told_limit=max_tokens is not None)
         show.banner(model)
         if talk:
             _talk(opened, params, system, show)
@@ -138,8 +143,11 @@ def _piped_prompt() -> str:
 class Show:
     """What a run prints besides the text itself."""
 
-    def __init__(self, model: "Model", params: "SamplingParams", stats: bool, json: bool, talk: bool) -> None:
+    def __init__(
+        self, model: "Model", params: "SamplingParams", stats: bool, json: bool, talk: bool, told_limit: bool
+    ) -> None:
         self._model = model
+        self._told_limit = told_limit
         self._params = params
         self._stats = stats
         self._banner = talk or stats
@@ -169,7 +177,9 @@ class Show:
         return text
 
     def end(self, generation: "Generation", timing: Timing) -> None:
-        """Seed, if it mattered and nobody chose one, and speed."""
+        """That the answer was cut, the seed if it mattered and nobody chose one, and speed."""
+        if not self._told_limit and len(generation.ids) == self._params.max_new_tokens:
+            print(f"cut after {DEFAULT_TOKENS} tokens: -n allows more", file=sys.stderr)
         if self._params.seed is None and self._params.temperature > 0 and generation.ids:
             print(f"seed {generation.seed}", file=sys.stderr)
         if self._stats:
@@ -185,6 +195,7 @@ def _answer_once(
     model: "Model", params: "SamplingParams", show: Show, *, prompt: str, system: str | None, raw: bool
 ) -> None:
     from goinfer.runtime import generate
+    from goinfer.runtime.chat_prompt import encode_prompt
 
     chat = model.has_chat_template and not raw
     if system is not None and not chat:
@@ -193,7 +204,7 @@ def _answer_once(
         messages = [{"role": "system", "content": system}] if system else []
         ids = model.chat_ids([*messages, {"role": "user", "content": prompt}])
     else:
-        ids = model.tokenizer.encode(prompt)
+        ids = encode_prompt(model.tokenizer, prompt)
     generation = generate.Generation(ids, params, model.vocabulary, model.engine.context, continues=not chat)
     timing = Timing()
     with closing(generate.run(model.engine, generation)) as pieces:

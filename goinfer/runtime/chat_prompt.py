@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from goinfer.runtime import interfaces
 from goinfer.runtime.chat import ChatTemplate, Message, chat_messages, plain_data
 from goinfer.runtime.chat_errors import TemplateError
 from goinfer.runtime.tokenizer import Tokenizer
@@ -114,7 +115,7 @@ def encode_chat(tokenizer: Tokenizer, rendered: str, guard: str = "") -> list[in
     return tokenizer.encode_guarded(rendered, guard) if guard else tokenizer.encode(rendered, add_special=False)
 
 
-def encode_prompt(tokenizer: Tokenizer, text: str) -> list[int]:
+def encode_prompt(tokenizer: interfaces.Tokenizer, text: str) -> list[int]:
     """Ids of a prompt that is no chat: bos as the model wants it, but not a second one before a text that starts
     with it."""
     ids = tokenizer.encode(text, add_special=True)

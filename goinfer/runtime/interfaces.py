@@ -46,6 +46,10 @@ class Tokenizer(Protocol):
     """Text to ids and back."""
 
     @property
+    def bos(self) -> int | None:
+        """The token that begins a text, if there is one."""
+
+    @property
     def special_ids(self) -> frozenset[int]:
         """Control tokens: they have no text of their own in an output."""
 

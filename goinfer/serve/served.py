@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from goinfer.runtime.chat_prompt import encode_prompt
 from goinfer.runtime.checks import told
 from goinfer.runtime.interfaces import Engine, Vocabulary
 from goinfer.serve.errors import ApiError
@@ -41,4 +42,4 @@ class ServedModel:
             return prompt
         if self.vocabulary.tokenizer is None:
             raise ApiError(400, "prompt: this bundle has no tokenizer: send token ids", param="prompt")
-        return self.vocabulary.tokenizer.encode(prompt)
+        return encode_prompt(self.vocabulary.tokenizer, prompt)

@@ -67,6 +67,15 @@ def test_run_passes_options_on(cli: Cli) -> None:
     }  # fmt: skip
 
 
+def test_run_ends_an_answer_that_does_not_end(cli: Cli) -> None:
+    """Seen red: a model that repeats itself filled the whole context."""
+    endless = FakeModel(b"x" * 2000, context=4096)
+    done = cli("run", "m.giw", "-p", "hi", "-temp", "0", model=endless)
+    assert done.out == "x" * 512 + "\n" and done.err == "cut after 512 tokens: -n allows more\n"
+    done = cli("run", "m.giw", "-p", "hi", "-temp", "0", "-n", "600", model=FakeModel(b"x" * 2000, context=4096))
+    assert done.out == "x" * 600 + "\n" and done.err == ""
+
+
 def test_run_stop(cli: Cli) -> None:
     assert cli("run", "m.giw", "-p", "hi", "-temp", "0", "-stop", "zz", "-stop", "ll").out == "he\n"
 

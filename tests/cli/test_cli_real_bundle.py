@@ -12,6 +12,7 @@ import goinfer
 from goinfer.bundle_format.errors import BundleError, UsageError
 from goinfer.cli.main import main
 from goinfer.cli.serve_main import main as serve
+from goinfer.serve.served import ServedModel
 from tests.cli.cli_fakes import result
 from tests.conftest import TINY, native_target
 
@@ -150,3 +151,21 @@ def test_bad_sources(call: Callable[..., SimpleNamespace], tmp_path: Path) -> No
         done = call("prequant", source / name, "-o", tmp_path / "m.giw")
         assert done.code == 1 and done.out == "" and done.err.count("\n") == 1, (name, done)
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+def test_a_prompt_that_begins_with_bos_gets_no_second_one(
+    call: Callable[..., SimpleNamespace], tiny_bundle: Bundles, tmp_path: Path
+) -> None:
+    """Every way in that encodes plain text. Seen red: `run --raw`, `logits --text` and the server's prompts had two."""
+    bundle, out = tiny_bundle("gemma3_text", "plain/model.gguf", "f32"), tmp_path / "out.npz"
+    with goinfer.load(bundle) as model:
+        bos, served = model.tokenizer.bos, ServedModel("tiny", model.engine, model.vocabulary, 1, None)
+        expected = {"ab": model.tokenizer.encode("ab"), "<s>ab": model.tokenizer.encode("<s>ab")[1:]}
+        assert all(ids[0] == bos and ids.count(bos) == 1 for ids in expected.values())
+        assert {text: served.prompt_ids(text) for text in expected} == expected
+    for text, ids in expected.items():
+        assert call("logits", bundle, "--text", text, "-o", out).code == 0
+        with np.load(out) as arrays:
+            assert arrays["ids"].tolist() == ids
+        facts = json.loads(call("run", bundle, "--raw", "-p", text, "-n", "1", "-temp", "0", "-json").out)
+        assert facts["prompt_tokens"] == len(ids)

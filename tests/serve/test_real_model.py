@@ -13,7 +13,7 @@ from tests.conftest import native_target
 from tests.serve.conftest import Live, running
 
 pytestmark = pytest.mark.heavy
-QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+QUESTION = [{"role": "user", "content": "What is the capital of Japan?"}]
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def test_the_answer_is_the_same_everywhere(live: Live, bundle: Path, capsys: pyt
     settings = {"model": "fake", "messages": QUESTION, "temperature": 0, "max_tokens": 40}
     answer = client.chat.completions.create(**settings)
     text = answer.choices[0].message.content
-    assert "Paris" in text and answer.choices[0].finish_reason == "stop"
+    assert "Tokyo" in text and answer.choices[0].finish_reason == "stop"
     chunks = list(client.chat.completions.create(**settings, stream=True))
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == text
     assert main(["run", str(bundle), "-p", QUESTION[0]["content"], "-temp", "0", "-n", "40", "-json"]) == 0
@@ -49,7 +49,7 @@ def test_stop_strings_over_real_tokens(live: Live) -> None:
     client = live.client()
     settings = {"model": "fake", "messages": QUESTION, "temperature": 0, "max_tokens": 40}
     whole = client.chat.completions.create(**settings).choices[0].message.content
-    for stop in ("Paris", "is Par", "aris,", whole[3:9]):
+    for stop in ("Tokyo", "is Tok", "okyo.", whole[3:9]):
         answer = client.chat.completions.create(**settings, stop=stop).choices[0]
         assert (answer.message.content, answer.finish_reason) == (whole[: whole.index(stop)], "stop")
 
