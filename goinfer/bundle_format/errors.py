@@ -158,6 +158,11 @@ class WriterStateError(BundleError):
     """The writer was used out of order, or with values that no bundle may hold."""
 
 
+def install_hint(extra: str) -> str:
+    """How to get the packages of an extra, installed from an index or in a checkout."""
+    return f"pip install 'goinfer[{extra}]' (in a checkout: pip install -e '.[{extra}]')"
+
+
 def shown(path: str | os.PathLike[str]) -> str:
     """The path as one printable line: whatever a file name contains, a message stays one line."""
     text = os.fspath(path)

@@ -14,7 +14,7 @@ from typing import Any
 
 import typer
 
-from goinfer.bundle_format.errors import GoinferError
+from goinfer.bundle_format.errors import GoinferError, install_hint
 
 INTERRUPTED, PIPE_CLOSED, TERMINATED = 130, 141, 143
 
@@ -79,8 +79,7 @@ def _explain(error: Exception) -> tuple[int, str]:
 
 def _extra_of(module: str) -> str:
     extras = {"starlette": "serve", "uvicorn": "serve", "torch": "oracle", "transformers": "oracle"}
-    extra = extras.get(module.split(".", maxsplit=1)[0], "compiler")
-    return f"pip install 'goinfer[{extra}]'"
+    return install_hint(extras.get(module.split(".", maxsplit=1)[0], "compiler"))
 
 
 def _prepare_streams() -> None:

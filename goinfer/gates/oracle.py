@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from goinfer.bundle_format.errors import GoinferError
+from goinfer.bundle_format.errors import GoinferError, install_hint
 from goinfer.gates.compare import F32
 from goinfer.gates.goldens import Goldens, Prompt
 
@@ -32,7 +32,7 @@ class OracleMissing(GoinferError):
 def missing() -> str:
     """What the oracle lacks here, as a reason for people; empty when it can run."""
     absent = [name for name in NEEDED if find_spec(name) is None]
-    return f"{' and '.join(absent)} not installed: pip install 'goinfer[oracle]'" if absent else ""
+    return f"{' and '.join(absent)} not installed: {install_hint('oracle')}" if absent else ""
 
 
 def versions() -> dict[str, str]:
