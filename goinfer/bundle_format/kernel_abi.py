@@ -42,7 +42,7 @@ CTX = np.dtype(
     {
         "names": [
             "counts", "steps", "step_begin", "step_end", "counters", "threads", "semaphores", "sem_wait", "sem_post",
-            "sched_yield", "quit", "spin_limit", "profile", "arrived", "generation",
+            "sched_yield", "quit", "spin_limit", "profile", "done", "generation",
         ],
         "formats": [
             ("<i8", len(DOMAINS)), "<u8", "<i8", "<i8", "<u8", "<i8", "<u8", "<u8", "<u8",
@@ -52,7 +52,7 @@ CTX = np.dtype(
         "itemsize": 320,
     }
 )  # fmt: skip
-"""Shared state of a forward. `arrived` and `generation` (the barrier) have cache lines of their own."""
+"""Shared state of a forward. `done` (tiles finished) and `generation` (of the forward) have cache lines of their own."""
 
 SEMAPHORE_BYTES = 64
 """Distance between two workers' semaphores; a POSIX sem_t is at most 32 bytes on the supported systems."""

@@ -1,8 +1,13 @@
 """The native loop: `goinfer_forward` and `goinfer_worker`, generated like any kernel so an image needs no C runtime.
 
-All threads walk the step table together. A step's tiles are claimed in runs from an atomic counter, so a core that is
-held up by another process does not stall the rest; a barrier follows only where the plan asks for one. A barrier spins
+All threads walk the step table. A step's tiles are claimed in runs from an atomic counter, and where the plan asks for a
+barrier a thread waits until every tile so far is done: for the work, not for the other threads. So a thread whose core
+another process holds stalls nobody unless it holds tiles itself; it finds the work done when it returns. Waiting spins
 for a bounded time and then yields the core. Between forwards workers sleep on a semaphore.
+
+A forward may end while such a thread is still on its way, even asleep. Each forward therefore has a generation, a
+multiple of 2^32 that its counters start from: a straggler's claim compares and swaps against a counter of its own
+generation, fails, and the straggler leaves. Nothing it has read by then is used.
 """
 
 from typing import Any
@@ -14,12 +19,12 @@ from goinfer.codegen.dsl import (
     atomic_add,
     atomic_load,
     atomic_store,
+    atomic_swap_if,
     call,
     for_,
     i32,
     i64,
     if_,
-    if_else,
     intrinsic,
     maximum,
     minimum,
@@ -31,6 +36,9 @@ from goinfer.codegen.target import Target
 
 _CLAIMS_PER_THREAD = 6
 """Runs of tiles a thread claims in an even step: small enough to balance, large enough to stream."""
+
+_GENERATION = 1 << 32
+"""More than the tiles of any step."""
 
 
 def _field(record: Ptr, dtype: Any, name: str) -> Ptr:
@@ -55,10 +63,14 @@ def _run_steps(ctx: Ptr, thread: V) -> None:
 
 
 def _forward(ctx: Ptr) -> None:
-    """Zero the tile counters, wake the workers, take part, return after the last barrier."""
+    """Begin a generation, wake the workers, take part, return when every tile is done."""
+    generation = _field(ctx, abi.CTX, "generation")
+    base = atomic_load(generation, "i64") + _GENERATION
     counters = _field(ctx, abi.CTX, "counters").load_ptr()
     with for_(_ctx(ctx, "step_begin"), _ctx(ctx, "step_end")) as loop:
-        (counters + loop.iv * 8).store(i64(0), 8)
+        atomic_store(counters + loop.iv * 8, base)
+    atomic_store(_field(ctx, abi.CTX, "done"), i64(0))
+    atomic_store(generation, base)
     semaphores = _field(ctx, abi.CTX, "semaphores").load_ptr()
     with for_(1, _ctx(ctx, "threads")) as loop:
         call(_ctx(ctx, "sem_post"), [semaphores + loop.iv * abi.SEMAPHORE_BYTES], "i32")
@@ -82,39 +94,45 @@ def _worker(ctx: Ptr, thread: V) -> None:
 
 
 def _steps(target: Target, ctx: Ptr, thread: V) -> None:
-    """Walk the step table; see the module docstring."""
+    """Walk the step table; see the module docstring. `due` counts the tiles so far, `own` those not yet reported."""
+    base = atomic_load(_field(ctx, abi.CTX, "generation"), "i64")
     table = _field(ctx, abi.CTX, "steps").load_ptr()
     counters = _field(ctx, abi.CTX, "counters").load_ptr()
     threads = _ctx(ctx, "threads")
     end = _ctx(ctx, "step_end")
-    with for_(_ctx(ctx, "step_begin"), end) as loop:
+    with for_(_ctx(ctx, "step_begin"), end, carry=[i64(0), i64(0)]) as loop:
+        due, own = loop.args
         step = table + loop.iv * abi.STEP.itemsize
         started = _start_clock(ctx, thread)
-        _claim_tiles(ctx, step, counters + loop.iv * 8, threads, thread)
+        tiles = _tile_count(ctx, step)
+        due = due + tiles
+        own = own + _claim_tiles(ctx, step, counters + loop.iv * 8, base, tiles, thread)
         last = (loop.iv + 1).eq(end)
         wanted = _field(step, abi.STEP, "barrier").load("i32", 4).ne(0)
-        with if_((last | wanted) & (threads > 1)):
-            _barrier(target, ctx, threads)
+        barrier = (last | wanted) & (threads > 1)
+        with if_(barrier):
+            _report(ctx, own)
+            _wait(target, ctx, base, due)
         _stop_clock(ctx, thread, loop.iv, started)
+        loop.next(due, select(barrier, i64(0), own))
 
 
-def _claim_tiles(ctx: Ptr, step: Ptr, counter: Ptr, threads: V, thread: V) -> None:
-    tiles = _tile_count(ctx, step)
+def _claim_tiles(ctx: Ptr, step: Ptr, counter: Ptr, base: V, tiles: V, thread: V) -> V:
+    """Work on runs of tiles while there are any; the number of tiles done."""
+    threads = _ctx(ctx, "threads")
     entry = _field(step, abi.STEP, "fn").load("i64", 8)
+    # Alone there is one run, which no counter has to give out.
+    run = select(threads.eq(1), tiles, maximum(tiles // (threads * _CLAIMS_PER_THREAD), i64(1)))
 
-    def alone() -> None:
-        call(entry, [step, ctx, thread, i64(0), tiles])
+    def body(seen: V, done: V) -> list[V]:
+        start = seen - base
+        stop = minimum(start + run, tiles)
+        now, ours = atomic_swap_if(counter, seen, seen + run)
+        with if_(ours):
+            call(entry, [step, ctx, thread, start, stop])
+        return [select(ours, seen + run, now), done + select(ours, stop - start, i64(0))]
 
-    def shared() -> None:
-        run = maximum(tiles // (threads * _CLAIMS_PER_THREAD), i64(1))
-
-        def body(start: V) -> list[V]:
-            call(entry, [step, ctx, thread, start, minimum(start + run, tiles)])
-            return [atomic_add(counter, run, "monotonic")]
-
-        while_([atomic_add(counter, run, "monotonic")], lambda start: start < tiles, body)
-
-    if_else(threads.eq(1), alone, shared)
+    return while_([atomic_load(counter, "i64"), i64(0)], lambda seen, _: seen - base < tiles, body)[1]
 
 
 def _tile_count(ctx: Ptr, step: Ptr) -> V:
@@ -127,28 +145,27 @@ def _tile_count(ctx: Ptr, step: Ptr) -> V:
     return _field(step, abi.STEP, "units").load("i64", 8) * ((count + row_tile - 1) // row_tile)
 
 
-def _barrier(target: Target, ctx: Ptr, threads: V) -> None:
-    """All threads arrive before any leaves. The last resets the count and opens the next generation."""
-    arrived, generation = _field(ctx, abi.CTX, "arrived"), _field(ctx, abi.CTX, "generation")
-    before = atomic_load(generation, "i64")
-    last = (atomic_add(arrived, i64(1)) + 1).eq(threads)
+def _report(ctx: Ptr, own: V) -> None:
+    """Publish the thread's tiles; their results are visible to whoever sees the count."""
+    with if_(own > 0):
+        atomic_add(_field(ctx, abi.CTX, "done"), own)
 
-    def open_next() -> None:
-        atomic_store(arrived, i64(0))
-        atomic_store(generation, before + 1)
 
-    def wait() -> None:
-        limit = _ctx(ctx, "spin_limit")
+def _wait(target: Target, ctx: Ptr, base: V, due: V) -> None:
+    """Until `due` tiles are done, or the forward is over."""
+    limit = _ctx(ctx, "spin_limit")
+    done, generation = _field(ctx, abi.CTX, "done"), _field(ctx, abi.CTX, "generation")
 
-        def spin(turns: V) -> list[V]:
-            _pause(target)
-            with if_(turns > limit):
-                call(_ctx(ctx, "sched_yield"), [], "i32")
-            return [turns + 1]
+    def unfinished(_: V) -> V:
+        return (atomic_load(done, "i64") < due) & atomic_load(generation, "i64").eq(base)
 
-        while_([i64(0)], lambda _t: atomic_load(generation, "i64").eq(before), spin)
+    def spin(turns: V) -> list[V]:
+        _pause(target)
+        with if_(turns > limit):
+            call(_ctx(ctx, "sched_yield"), [], "i32")
+        return [turns + 1]
 
-    if_else(last, open_next, wait)
+    while_([i64(0)], unfinished, spin)
 
 
 def _pause(target: Target) -> None:

@@ -442,3 +442,11 @@ def atomic_load(p: Ptr, spec: str) -> V:
 def atomic_store(p: Ptr, value: V) -> None:
     """Release store."""
     llvm.store(value.v, p.v, alignment=8, ordering=llvm.AtomicOrdering.release)
+
+
+def atomic_swap_if(p: Ptr, expected: V, value: V) -> tuple[V, V]:
+    """Compare and swap: store `value` if the word is `expected`. Returns the word found, and whether it was stored."""
+    order = llvm.AtomicOrdering.monotonic
+    pair = llvm.cmpxchg(p.v, expected.v, value.v, order, order)
+    found, stored = (llvm.extractvalue(ty(spec), pair, [i]) for i, spec in enumerate((expected.spec, "i1")))
+    return V(found, expected.elem), V(stored, "i1")
