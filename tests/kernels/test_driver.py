@@ -1,8 +1,8 @@
 """The native step loop over steps that are Python functions, so that threads can be held up where it hurts.
 
-Seen red with: a barrier that waits for threads instead of tiles (the first two tests hang); claims that do not compare
-the generation (a straggler takes tiles of the next forward); a wait that does not look at the generation (a straggler
-never leaves).
+Seen red with: a barrier that waits for threads instead of tiles (the first test hangs); claims that do not compare the
+generation (a straggler takes tiles of the next forward); a wait that does not look at the generation (a straggler never
+leaves, its test hangs).
 """
 
 import ctypes
