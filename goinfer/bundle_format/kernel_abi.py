@@ -52,7 +52,7 @@ CTX = np.dtype(
         "itemsize": 320,
     }
 )  # fmt: skip
-"""Shared state of a forward. `done` (tiles finished) and `generation` (of the forward) have cache lines of their own."""
+"""Shared state of a forward. `done` (tiles finished) and `generation` have cache lines of their own."""
 
 SEMAPHORE_BYTES = 64
 """Distance between two workers' semaphores; a POSIX sem_t is at most 32 bytes on the supported systems."""

@@ -1,9 +1,9 @@
 """The native loop: `goinfer_forward` and `goinfer_worker`, generated like any kernel so an image needs no C runtime.
 
-All threads walk the step table. A step's tiles are claimed in runs from an atomic counter, and where the plan asks for a
-barrier a thread waits until every tile so far is done: for the work, not for the other threads. So a thread whose core
-another process holds stalls nobody unless it holds tiles itself; it finds the work done when it returns. Waiting spins
-for a bounded time and then yields the core. Between forwards workers sleep on a semaphore.
+All threads walk the step table. A step's tiles are claimed in runs from an atomic counter, and where the plan asks for
+a barrier a thread waits until every tile so far is done: for the work, not for the other threads. So a thread whose
+core another process holds stalls nobody unless it holds tiles itself; it finds the work done when it returns. Waiting
+spins for a bounded time and then yields the core. Between forwards workers sleep on a semaphore.
 
 A forward may end while such a thread is still on its way, even asleep. Each forward therefore has a generation, a
 multiple of 2^32 that its counters start from: a straggler's claim compares and swaps against a counter of its own
