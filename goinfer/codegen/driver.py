@@ -6,8 +6,9 @@ core another process holds stalls nobody unless it holds tiles itself; it finds 
 spins for a bounded time and then yields the core. Between forwards workers sleep on a semaphore.
 
 A forward may end while such a thread is still on its way, even asleep. Each forward therefore has a generation, a
-multiple of 2^32 that its counters start from: a straggler's claim compares and swaps against a counter of its own
-generation, fails, and the straggler leaves. Nothing it has read by then is used.
+multiple of 2^32 that its counters start from, and when it ends its counters move on to the next one with nothing to
+claim: from then on, whatever the caller writes into the records for the next forward, a straggler's claim compares and
+swaps against a counter of another generation, fails, and the straggler leaves.
 """
 
 from typing import Any
@@ -63,18 +64,24 @@ def _run_steps(ctx: Ptr, thread: V) -> None:
 
 
 def _forward(ctx: Ptr) -> None:
-    """Begin a generation, wake the workers, take part, return when every tile is done."""
-    generation = _field(ctx, abi.CTX, "generation")
-    base = atomic_load(generation, "i64") + _GENERATION
-    counters = _field(ctx, abi.CTX, "counters").load_ptr()
-    with for_(_ctx(ctx, "step_begin"), _ctx(ctx, "step_end")) as loop:
-        atomic_store(counters + loop.iv * 8, base)
-    atomic_store(_field(ctx, abi.CTX, "done"), i64(0))
-    atomic_store(generation, base)
+    """Open a generation, wake the workers, take part, and close it when every tile is done."""
+    _begin_generation(ctx, first=i64(0))
     semaphores = _field(ctx, abi.CTX, "semaphores").load_ptr()
     with for_(1, _ctx(ctx, "threads")) as loop:
         call(_ctx(ctx, "sem_post"), [semaphores + loop.iv * abi.SEMAPHORE_BYTES], "i32")
     _run_steps(ctx, i32(0))
+    _begin_generation(ctx, first=i64(_GENERATION - 1))
+
+
+def _begin_generation(ctx: Ptr, first: V) -> None:
+    """Move the counters of the forward's steps to the next generation, the first tile to claim being `first`."""
+    generation = _field(ctx, abi.CTX, "generation")
+    base = atomic_load(generation, "i64") + _GENERATION
+    counters = _field(ctx, abi.CTX, "counters").load_ptr()
+    with for_(_ctx(ctx, "step_begin"), _ctx(ctx, "step_end")) as loop:
+        atomic_store(counters + loop.iv * 8, base + first)
+    atomic_store(_field(ctx, abi.CTX, "done"), i64(0))
+    atomic_store(generation, base)
 
 
 def _worker(ctx: Ptr, thread: V) -> None:
@@ -132,7 +139,11 @@ def _claim_tiles(ctx: Ptr, step: Ptr, counter: Ptr, base: V, tiles: V, thread: V
             call(entry, [step, ctx, thread, start, stop])
         return [select(ours, seen + run, now), done + select(ours, stop - start, i64(0))]
 
-    return while_([atomic_load(counter, "i64"), i64(0)], lambda seen, _: seen - base < tiles, body)[1]
+    def claimable(seen: V, _: V) -> V:
+        """False too for a counter of another generation, which lies below 0 or far above every tile."""
+        return (seen - base >= 0) & (seen - base < tiles)
+
+    return while_([atomic_load(counter, "i64"), i64(0)], claimable, body)[1]
 
 
 def _tile_count(ctx: Ptr, step: Ptr) -> V:

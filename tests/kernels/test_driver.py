@@ -1,7 +1,8 @@
 """The native step loop over steps that are Python functions, so that threads can be held up where it hurts.
 
 Seen red with: a barrier that waits for threads instead of tiles (the first test hangs); claims that do not compare the
-generation (a straggler takes tiles of the next forward); a wait that does not look at the generation (a straggler never
+generation (a straggler takes tiles of the next forward); counters left at their generation when a forward ends, and
+compared from above only (a worker that wakes late claims tiles by the records of the next forward); a wait that does not look at the generation (a straggler never
 leaves, its test hangs).
 """
 
@@ -183,6 +184,24 @@ def test_a_claim_of_an_old_generation_fails() -> None:
     machine.rest.release()
     assert machine.entered.acquire(timeout=PATIENCE), "the straggler did not leave"
     assert [entry[:2] for entry in machine.log] == [(1, 0)], "the straggler claimed tiles of the next generation"
+    machine.end()
+
+
+def test_a_worker_that_wakes_between_forwards_does_nothing() -> None:
+    """The caller has written the records of the next, larger forward, of other steps; that one has not begun."""
+    machine = Machine()
+    machine.begin()
+    machine.ctx["step_end"] = 2
+    machine.forward()
+    for begin, end, count in ((0, 2, 3), (0, 3, 3), (2, 3, 1)):
+        machine.ctx["step_begin"], machine.ctx["step_end"], machine.ctx["counts"][0, 3] = begin, end, count
+        before = len(machine.log)
+        machine.rest.release()
+        assert machine.entered.acquire(timeout=PATIENCE)
+        assert len(machine.log) == before, machine.log[before:]
+    log = machine.forward()
+    assert sorted(entry[2:] for entry in log) == sorted({entry[2:] for entry in log})
+    assert sum(stop - start for _, _, start, stop in log) == TILES
     machine.end()
 
 
