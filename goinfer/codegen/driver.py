@@ -39,7 +39,7 @@ _CLAIMS_PER_THREAD = 6
 """Runs of tiles a thread claims in an even step: small enough to balance, large enough to stream."""
 
 _GENERATION = 1 << 32
-"""More than the tiles of any step."""
+"""More than the tiles of any forward."""
 
 
 def _field(record: Ptr, dtype: Any, name: str) -> Ptr:
@@ -65,22 +65,22 @@ def _run_steps(ctx: Ptr, thread: V) -> None:
 
 def _forward(ctx: Ptr) -> None:
     """Open a generation, wake the workers, take part, and close it when every tile is done."""
-    _begin_generation(ctx, first=i64(0))
+    _begin_generation(ctx, finished=i64(0))
     semaphores = _field(ctx, abi.CTX, "semaphores").load_ptr()
     with for_(1, _ctx(ctx, "threads")) as loop:
         call(_ctx(ctx, "sem_post"), [semaphores + loop.iv * abi.SEMAPHORE_BYTES], "i32")
     _run_steps(ctx, i32(0))
-    _begin_generation(ctx, first=i64(_GENERATION - 1))
+    _begin_generation(ctx, finished=i64(_GENERATION - 1))
 
 
-def _begin_generation(ctx: Ptr, first: V) -> None:
-    """Move the counters of the forward's steps to the next generation, the first tile to claim being `first`."""
+def _begin_generation(ctx: Ptr, finished: V) -> None:
+    """Move the counters of the forward's steps to the next generation, with `finished` tiles claimed and done."""
     generation = _field(ctx, abi.CTX, "generation")
     base = atomic_load(generation, "i64") + _GENERATION
     counters = _field(ctx, abi.CTX, "counters").load_ptr()
     with for_(_ctx(ctx, "step_begin"), _ctx(ctx, "step_end")) as loop:
-        atomic_store(counters + loop.iv * 8, base + first)
-    atomic_store(_field(ctx, abi.CTX, "done"), i64(0))
+        atomic_store(counters + loop.iv * 8, base + finished)
+    atomic_store(_field(ctx, abi.CTX, "done"), finished)
     atomic_store(generation, base)
 
 
