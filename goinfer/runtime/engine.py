@@ -5,21 +5,24 @@ the other rows, or how a prompt was cut into forwards.
 """
 
 import ctypes
+import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from goinfer.bundle_format.errors import GoinferError, UsageError
-from goinfer.bundle_format.kernel_abi import CTX, FORWARD_SYMBOL, KV_DTYPES
+from goinfer.bundle_format.kernel_abi import CTX, FORWARD_SYMBOL, KV_DTYPES, PAGE
 from goinfer.bundle_format.plan import Plan
 from goinfer.bundle_format.reader import Bundle
 from goinfer.runtime.code_image import CodeImage
 from goinfer.runtime.cpu import choose_target
-from goinfer.runtime.errors import ClosedError, ContextError
+from goinfer.runtime.errors import ClosedError, ContextError, ForkedError
 from goinfer.runtime.kv_cache import KVCache, SlotError
 from goinfer.runtime.program import Program, exports_of
 from goinfer.runtime.threads import MAX_THREADS, Workers, usable_cores
@@ -43,25 +46,26 @@ class Slot:
 
     def close(self) -> None:
         """Give the slot back; closing twice is harmless."""
-        if self.index >= 0:
-            self._engine.cache.close(self.index)
-            self.index = -1
+        index, self.index = self.index, -1
+        if index >= 0:
+            self._engine.give_back(index)
 
     def fork(self) -> "Slot":
         """A copy that shares all state so far; pages are copied when one of the two writes to them."""
-        return Slot(self._engine, self._engine.cache.fork(self.index), self.length)
+        with self._engine.exclusive() as cache:
+            return Slot(self._engine, cache.fork(self.index), self.length)
 
     def truncate(self, length: int) -> None:
         """Go back to an earlier length. Raises SlotError where a window has already released what that needs."""
         if not 0 <= length <= self.length:
             raise SlotError(f"cannot truncate a slot of length {self.length} to {length}")
-        cache = self._engine.cache
-        for pool in cache.pools:
-            oldest = max(0, length - pool.group.window + 1) // 64 if pool.group.window else 0
-            if np.any(pool.table[self.index, oldest : -(-length // 64)] == 0):
-                raise SlotError(f"cannot truncate to {length}: a window of {pool.group.window} has moved past it")
-        cache.truncate(self.index, length)
-        self.length = length
+        with self._engine.exclusive() as cache:
+            for pool in cache.pools:
+                oldest = max(0, length - pool.group.window + 1) // PAGE if pool.group.window else 0
+                if np.any(pool.table[self.index, oldest : -(-length // PAGE)] == 0):
+                    raise SlotError(f"cannot truncate to {length}: a window of {pool.group.window} has moved past it")
+            cache.truncate(self.index, length)
+            self.length = length
 
     def __enter__(self) -> "Slot":
         return self
@@ -83,7 +87,7 @@ class Options:
 
 
 class Engine:
-    """A loaded program. Not re-entrant: one forward at a time (a lock makes concurrent callers wait)."""
+    """A loaded program. Threads may share it: one forward runs at a time, other callers wait for it."""
 
     def __init__(self, bundle: Bundle, options: Options | None = None):
         options = options or Options()
@@ -111,8 +115,9 @@ class Engine:
         # Workers run mapped code over this memory: closed, dropped or at exit, they end before any of it goes.
         self._stop = weakref.finalize(self, _stop_workers, workers, self.image, self._ctx, self._counters, self.program)
         self._forward = self.image.function(FORWARD_SYMBOL, None, ctypes.c_void_p)
-        self._scratch = np.empty((0, self.program.logits_stride // 4), np.float32)
         self._lock = threading.Lock()
+        self._given_back: deque[int] = deque()
+        self._process = os.getpid()
         self.before_layer: Callable[[int], None] | None = None
 
     @property
@@ -122,22 +127,52 @@ class Engine:
 
     def new_slot(self) -> Slot:
         """An empty sequence; raises SlotError when all slots are in use."""
-        return Slot(self, self.cache.open())
+        with self.exclusive() as cache:
+            return Slot(self, cache.open())
+
+    @contextmanager
+    def exclusive(self) -> Iterator[KVCache]:
+        """The KV cache with no forward running, and with the slots that were closed free again."""
+        try:
+            with self._lock:
+                self._free_slots()
+                yield self.cache
+        finally:
+            self._free_slots_if_idle()  # those given back meanwhile
+
+    def give_back(self, index: int) -> None:
+        """Free a slot now, or when the operation that is running ends.
+
+        It never waits: the garbage collector may close a slot in a thread that is inside a forward itself.
+        """
+        self._given_back.append(index)
+        self._free_slots_if_idle()
+
+    def _free_slots_if_idle(self) -> None:
+        """Whoever holds the lock comes here after releasing it, so no slot is forgotten."""
+        if self._given_back and self._lock.acquire(blocking=False):
+            try:
+                self._free_slots()
+            finally:
+                self._lock.release()
+
+    def _free_slots(self) -> None:
+        while self._given_back:
+            self.cache.close(self._given_back.popleft())
 
     def forward(self, batch: Sequence[tuple[Slot, Sequence[int]]], wanted: str = "last") -> np.ndarray:
         """Append tokens to slots and compute logits, float32 [wanted rows, vocab] in batch order.
 
         wanted: "last" (the last row of each entry), "all", or "none". Raises ContextError before anything is
-        written when a slot would grow past the context, TokenError for an id outside the vocabulary. With "last"
-        the array is the engine's own and valid until its next forward.
+        written when a slot would grow past the context, TokenError for an id outside the vocabulary.
         """
-        with self._lock:
+        with self.exclusive():
             return self._run(batch, wanted, None)
 
     def forward_hidden(self, slot: Slot, ids: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """Logits of every row, and hidden states [n_layers + 2, rows, hidden]: embedding, layers, final norm."""
         hidden = np.empty((self.plan.n_layers + 2, len(ids), self.plan.hidden), np.float32)
-        with self._lock:
+        with self.exclusive():
             return self._run([(slot, ids)], "all", hidden), hidden
 
     def _run(
@@ -145,12 +180,14 @@ class Engine:
     ) -> np.ndarray:
         if not self._stop.alive:
             raise ClosedError("the model is closed: load it again")
+        if os.getpid() != self._process:
+            raise ForkedError("this process is a fork of the one that loaded the model: load it again here")
         self.bundle.raise_if_damaged()
         entries = [(slot, _token_ids(ids)) for slot, ids in batch]
         self._check(entries)
         total = sum(len(ids) for _, ids in entries)
         n_wanted = {"last": len(entries), "all": total, "none": 0}[wanted]
-        logits = self._logits(n_wanted, own=wanted == "all")
+        logits = np.empty((n_wanted, self.program.logits_stride // 4), np.float32)
         limit = self.max_rows
         if wanted == "all":
             limit = max(1, min(limit, _LOGITS_BUDGET // self.program.logits_stride))
@@ -174,14 +211,6 @@ class Engine:
             bad = ids[(ids < 0) | (ids >= self.plan.vocab)]
             if bad.size:
                 raise TokenError(f"token id {int(bad[0])} is outside the vocabulary of {self.plan.vocab}")
-
-    def _logits(self, rows: int, own: bool) -> np.ndarray:
-        width = self.program.logits_stride // 4
-        if own:
-            return np.empty((rows, width), np.float32)
-        if len(self._scratch) < rows:
-            self._scratch = np.empty((rows, width), np.float32)
-        return self._scratch[:rows]
 
     def _chunk(
         self, chunk: list[tuple[Slot, np.ndarray, bool]], wanted: str, logits: np.ndarray, hidden: np.ndarray | None
@@ -233,7 +262,7 @@ class Engine:
         self._forward(self._ctx.ctypes.data)
 
     def argmax(self, row: int = 0) -> int:
-        """Greedy token of a wanted row of the last forward; -1 if its logits hold a NaN."""
+        """Greedy token of a wanted row of the last forward, for a caller who has the engine alone; -1 for a NaN."""
         return int(self.program.inputs["argmax"][row])
 
     def close(self) -> None:

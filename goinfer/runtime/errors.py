@@ -25,6 +25,10 @@ class ClosedError(GoinferError):
     """A closed model was asked to run."""
 
 
+class ForkedError(GoinferError):
+    """A model was asked to run in a fork of the process that loaded it, where its threads do not exist."""
+
+
 class ArgumentError(UsageError):
     """An argument, or a field of a request, has a value that it cannot have."""
 

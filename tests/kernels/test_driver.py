@@ -2,8 +2,8 @@
 
 Seen red with: a barrier that waits for threads instead of tiles (the first test hangs); claims that do not compare the
 generation (a straggler takes tiles of the next forward); counters left at their generation when a forward ends, and
-compared from above only (a worker that wakes late claims tiles by the records of the next forward); a wait that does not look at the generation (a straggler never
-leaves, its test hangs).
+compared from above only (a worker that wakes late claims tiles by the records of the next forward); a wait that does
+not look at the generation (a straggler never leaves, its test hangs).
 """
 
 import ctypes
@@ -36,6 +36,8 @@ class Machine:
         self.entered, self.yielded = threading.Semaphore(0), threading.Event()
         self.rest = threading.Semaphore(0)
         self.on_yield: Callable[[], None] = lambda: None
+        self.wake = False
+        """Whether a forward wakes the worker; otherwise the test decides when it wakes."""
         self._keep: list[Any] = []
         self.steps, self.ctx = np.zeros(3, abi.STEP), np.zeros(1, abi.CTX)
         self.counters = np.zeros(3, np.int64)
@@ -46,7 +48,7 @@ class Machine:
         self.ctx["steps"], self.ctx["counters"] = self.steps.ctypes.data, self.counters.ctypes.data
         self.ctx["step_end"], self.ctx["threads"], self.ctx["spin_limit"] = 3, 2, 4
         self.ctx["sem_wait"] = self._address(NUMBER(self._sleep))
-        self.ctx["sem_post"] = self._address(NUMBER(lambda _: 0))  # the tests decide when the worker wakes
+        self.ctx["sem_post"] = self._address(NUMBER(self._post))
         self.ctx["sched_yield"] = self._address(PLAIN(self._yield))
         image = image_of("driver", "{}", native_target())
         self._forward = _function(image, abi.FORWARD_SYMBOL, ctypes.CFUNCTYPE(None, ctypes.c_void_p))
@@ -67,6 +69,11 @@ class Machine:
     def _sleep(self, _: int) -> int:
         self.entered.release()
         self.rest.acquire()
+        return 0
+
+    def _post(self, _: int) -> int:
+        if self.wake:
+            self.rest.release()
         return 0
 
     def _yield(self) -> int:
@@ -125,7 +132,7 @@ def test_a_forward_waits_for_a_tile_that_a_thread_holds() -> None:
     machine = Machine(work)
     machine.begin()
     machine.on_yield = lambda: go.set() if held.is_set() else None  # thread 0 has begun to wait for the tile
-    machine.rest.release()
+    machine.wake = True
     log = machine.forward()
     assert_once(log)
     assert {thread for thread, step, *_ in log if step == 0} == {0, 1}
@@ -144,18 +151,16 @@ def test_a_straggler_leaves_the_next_forward_alone() -> None:
             stuck.set()
             assert free.wait(PATIENCE)
 
-    first = threading.Event()
-
     def work(thread: int, step: int, start: int, stop: int) -> None:
         if step == 0 and thread == 0 and not stuck.is_set():
-            first.set()
             assert stuck.wait(PATIENCE)  # so the worker has nothing left to do and waits for this tile
 
     machine.steps["fn"][0] = machine._address(KERNEL(machine._step(work, 0)))
     machine.on_yield = hold_the_worker
-    machine.rest.release()
+    machine.wake = True
     assert_once(machine.forward())
     assert stuck.is_set()
+    machine.wake = False
     for _ in range(2):
         log = machine.forward()
         assert_once(log)
