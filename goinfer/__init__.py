@@ -41,21 +41,43 @@ def prequant(
 ) -> "Summary":
     """Compile a checkpoint (a GGUF file or a safetensors directory) into a bundle at `out`.
 
-    `progress` is called with (phase, name, done, total). Raises CheckpointError or UnsupportedError naming what is
-    wrong with the source; leaves no partial file behind.
+    `progress` is called with (phase, name, done, total). Raises UsageError for a request that cannot be met,
+    CheckpointError or UnsupportedError naming what is wrong with the source; leaves no partial file behind, and never
+    replaces a file of the source.
     """
-    from goinfer.bundle_format.reader import refuse_bundle
-
-    refuse_bundle(source, "run it, or give the checkpoint that it was made from")
+    _check_request(source, out, quant, targets)
     from goinfer.codegen.mlir_context import load_mlir
 
     load_mlir()
     from goinfer.compiler.checkpoints import open_checkpoint
     from goinfer.compiler.driver import compile_checkpoint
+    from goinfer.compiler.errors import full_name
     from goinfer.families.registry import family
 
-    checkpoint = open_checkpoint(source)
+    with full_name(source):
+        checkpoint = open_checkpoint(source)
     return compile_checkpoint(checkpoint, family(checkpoint.architecture), Path(out), quant, targets, progress)
+
+
+def _check_request(
+    source: str | PathLike[str], out: str | PathLike[str], quant: str, targets: list[str] | None
+) -> None:
+    """What can be wrong with a prequant before the checkpoint is opened; the cheap checks come first."""
+    from goinfer.bundle_format.output import Output
+    from goinfer.bundle_format.reader import refuse_bundle
+    from goinfer.codegen.target import target_named
+    from goinfer.compiler.checkpoints.overwrite import refuse_overwriting
+    from goinfer.compiler.quant.recipes import recipe_named
+    from goinfer.runtime.checks import file_path, text
+
+    file_path("source", source, "a checkpoint")
+    file_path("out", out, "the bundle to write")
+    recipe_named(text("quant", quant))
+    for target in targets or ():
+        target_named(text("targets", target))
+    refuse_bundle(source, "run it, or give the checkpoint that it was made from")
+    refuse_overwriting(source, out)
+    Output(out, "bundle").check()
 
 
 def __getattr__(name: str) -> Any:

@@ -3,8 +3,6 @@
 import contextlib
 import errno
 import os
-import secrets
-import stat
 import struct
 import weakref
 from collections.abc import Mapping
@@ -15,12 +13,12 @@ from typing import Any, Self
 from goinfer.bundle_format import spec
 from goinfer.bundle_format.checksum import Buffer, as_bytes_view, crc32c
 from goinfer.bundle_format.codec import compress
-from goinfer.bundle_format.errors import BundleError, DiskFullError, OutputError, WriterStateError, shown
+from goinfer.bundle_format.errors import BundleError, WriterStateError
 from goinfer.bundle_format.header import Header
 from goinfer.bundle_format.index import Section, check_layout, check_section, encode_index
 from goinfer.bundle_format.manifest import encode_manifest
+from goinfer.bundle_format.output import Output
 
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 # Some file systems cannot fsync a directory; the rename is then as durable as they make it.
 _NO_DIRECTORY_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM})
 
@@ -109,14 +107,8 @@ class BundleWriter:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._where = shown(path)
-        try:
-            # A symbolic link to the output stays a link.
-            self._path = Path(os.path.realpath(path))
-        except (OSError, ValueError) as error:
-            raise OutputError(f"cannot write: {self._where}: {error}: choose another name") from error
-        # The name is known before the file exists, so an interrupt in between cannot leave it behind.
-        self._temp = self._path.with_name(f".{self._path.name[:100]}.{secrets.token_hex(6)}.part")
+        self._out = Output(path, "bundle")
+        self._where = self._out.where
         self._fd = -1
         self._position = 0
         self._sections: list[Section] = []
@@ -214,7 +206,7 @@ class BundleWriter:
         except BaseException as error:
             self._failed = True
             if isinstance(error, OSError):
-                raise _typed(error, self._where) from error
+                raise self._out.failed(error) from error
             raise
 
     # Inside.
@@ -230,13 +222,8 @@ class BundleWriter:
             self._write(memoryview(bytes(offset - self._position)))
 
     def _create(self) -> None:
-        try:
-            if self._path.exists() and not stat.S_ISREG(self._path.stat().st_mode):
-                raise OutputError(f"cannot write: {self._where}: it is no regular file: choose another name")
-            self._remover = weakref.finalize(self, _remove, self._temp)
-            self._fd = os.open(self._temp, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        except OSError as error:
-            raise _typed(error, self._where) from error
+        self._remover = weakref.finalize(self, _remove, self._out.temp)
+        self._fd = self._out.create()
 
     def _commit(self) -> None:
         if self._failed or self._stream is not None:
@@ -257,10 +244,10 @@ class BundleWriter:
             os.fsync(self._fd)
             fd, self._fd = self._fd, -1
             os.close(fd)
-            os.replace(self._temp, self._path)
-            _sync_directory(self._path.parent)
+            os.replace(self._out.temp, self._out.path)
+            _sync_directory(self._out.path.parent)
         except OSError as error:
-            raise _typed(error, self._where) from error
+            raise self._out.failed(error) from error
 
     def _discard(self) -> None:
         fd, self._fd = self._fd, -1
@@ -288,12 +275,6 @@ def _bytes_of(data: Buffer) -> Any:
         return as_bytes_view(data)
     except (ValueError, TypeError) as error:
         raise WriterStateError(f"cannot write this buffer: {error}: pass contiguous bytes") from error
-
-
-def _typed(error: OSError, where: str) -> OutputError:
-    if error.errno in _FULL:
-        return DiskFullError(f"no room for the bundle: {where}: {error.strerror}: free space or write elsewhere")
-    return OutputError(f"cannot write: {where}: {error.strerror or error}: choose another place")
 
 
 def _remove(temp: Path) -> None:

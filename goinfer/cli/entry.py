@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, TextIO
 
 import typer
 
@@ -84,11 +84,28 @@ def _extra_of(module: str) -> str:
 
 def _prepare_streams() -> None:
     """Text the terminal cannot show must not end the program. Bytes of the input that are no text come as they do in
-    arguments, so that the same check refuses them."""
+    arguments, so that the same check refuses them. A stream that is closed (`<&-`, `>&-`) is as if on /dev/null."""
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, _null_stream(fd))
     for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "replace"), (sys.stderr, "replace")):
         reconfigure: Any = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors=errors)
+
+
+def _null_stream(fd: int) -> TextIO:
+    """A stream on /dev/null for one that Python found closed. It takes the stream's number if nothing has it yet: else
+    the next file that is opened, a bundle perhaps, would, and get what others write there."""
+    null = os.open(os.devnull, os.O_RDONLY if fd == 0 else os.O_WRONLY)
+    try:
+        os.fstat(fd)
+    except OSError:
+        os.dup2(null, fd)
+        os.close(null)
+        null = fd
+    os.set_inheritable(null, True)
+    return open(null, "r" if fd == 0 else "w", encoding="utf-8", closefd=False)
 
 
 def _discard_output() -> None:

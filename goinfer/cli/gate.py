@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from goinfer.cli.dashes import Command, Group
-from goinfer.cli.options import Json, print_json
+from goinfer.cli.options import Json, path, print_json
 
 gate = typer.Typer(
     name="gate", cls=Group, rich_markup_mode=None, help="Prove that a bundle computes what its reference computes."
@@ -65,6 +65,8 @@ def bisect(
     from goinfer.cli.logits import parse_ids
     from goinfer.gates.bisect import main_report
 
+    for given in (model, *([] if bundle is None else [bundle])):
+        path(given)
     refuse_bundle(model, "give its checkpoint, and the bundle with --bundle")
     _finish(main_report(model, None if ids is None else parse_ids(ids), bundle), json)
 

@@ -8,7 +8,16 @@ import typer
 if TYPE_CHECKING:
     from goinfer.runtime.model import Model
 
-Bundle = Annotated[Path, typer.Argument(help="A .giw bundle.", show_default=False)]
+def path(given: str) -> Path:
+    """An argument that is a path: Path("") would be the current directory. The name shows in --help."""
+    from goinfer.bundle_format.errors import UsageError
+
+    if not str(given):
+        raise UsageError("a path is empty: give the name of a file")
+    return Path(given)
+
+
+Bundle = Annotated[Path, typer.Argument(parser=path, help="A .giw bundle.", show_default=False)]
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Worker threads; default: all usable cores.")]
 Kv = Annotated[str | None, typer.Option("--kv", help="KV cache precision: f32, f16 or int8.")]
 Context = Annotated[
@@ -20,11 +29,11 @@ Verify = Annotated[str | None, typer.Option("--verify", help="Check weights: ful
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
-def load(path: Path, **options: Any) -> "Model":
+def load(bundle: Path, **options: Any) -> "Model":
     """goinfer.load with the options that were given."""
     import goinfer
 
-    return goinfer.load(path, **{name: value for name, value in options.items() if value is not None})
+    return goinfer.load(bundle, **{name: value for name, value in options.items() if value is not None})
 
 
 def at_most_one(**given: bool) -> None:

@@ -1,5 +1,6 @@
 """`goinfer prequant`: a checkpoint becomes a bundle."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -9,15 +10,22 @@ from typing import Annotated, Any
 
 import typer
 
-from goinfer.bundle_format.errors import UsageError
-from goinfer.cli.options import Json, print_json, size
+from goinfer.cli.options import Json, path, print_json, size
 
 Report = Callable[[str, str, int, int], None]
 
 
 def prequant(
-    source: Annotated[Path, typer.Argument(help="A .gguf file, or a directory with config.json and safetensors.")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="The bundle to write; default: <source>.giw")] = None,
+    source: Annotated[
+        Path, typer.Argument(parser=path, help="A .gguf file, or a directory with config.json and safetensors.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", parser=path,
+            help="The bundle to write; default: the source's name and .giw, in the current directory.",
+        ),
+    ] = None,
     quant: Annotated[str, typer.Option("--quant", help="Recipe: f32, bf16, int8, int8int8, int4, int4all.")] = "int4",
     target: Annotated[
         list[str] | None, typer.Option("--target", help="Compile for this target; repeat for more. Default: all.")
@@ -28,9 +36,7 @@ def prequant(
     """Compile a checkpoint into a bundle: quantised weights, machine code, tokenizer, chat template."""
     import goinfer
 
-    where = out or Path(f"{source.stem if source.suffix == '.gguf' else source.resolve().name}.giw")
-    if where.resolve() == source.resolve():
-        raise UsageError(f"{where}: the bundle would replace its source: choose another name with -o")
+    where = out or _default_output(source)
     started = time.monotonic()
     with progress(quiet or json) as report:
         summary = goinfer.prequant(source, where, quant=quant, targets=target, progress=report)
@@ -39,6 +45,12 @@ def prequant(
         print_json({**_facts(summary), "seconds": round(seconds, 3)})
     elif not quiet:
         print("\n".join(_lines(summary, seconds)))
+
+
+def _default_output(source: Path) -> Path:
+    """The default output, named after the source."""
+    name = source.stem if source.suffix == ".gguf" else os.path.basename(os.path.realpath(source))
+    return Path(f"{name}.giw")
 
 
 def _facts(summary: Any) -> dict[str, Any]:

@@ -178,8 +178,8 @@ class Show:
 
     def end(self, generation: "Generation", timing: Timing) -> None:
         """That the answer was cut, the seed if it mattered and nobody chose one, and speed."""
-        if not self._told_limit and len(generation.ids) == self._params.max_new_tokens:
-            print(f"cut after {DEFAULT_TOKENS} tokens: -n allows more", file=sys.stderr)
+        if generation.finish_reason == "length":
+            self._cut(len(generation.ids))
         if self._params.seed is None and self._params.temperature > 0 and generation.ids:
             print(f"seed {generation.seed}", file=sys.stderr)
         if self._stats:
@@ -189,6 +189,14 @@ class Show:
                 for label, kind in (("prompt", "prompt"), ("output", "completion"))
             ]
             print("; ".join(parts), file=sys.stderr)
+
+    def _cut(self, tokens: int) -> None:
+        """An answer that ended without its end: whoever set the limit with -n knows."""
+        if tokens != self._params.max_new_tokens:
+            size = self._model.engine.context
+            print(f"cut: the context of {size} tokens is full: --context may allow more", file=sys.stderr)
+        elif not self._told_limit:
+            print(f"cut after {DEFAULT_TOKENS} tokens: -n allows more", file=sys.stderr)
 
 
 def _answer_once(

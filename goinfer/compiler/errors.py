@@ -3,7 +3,11 @@
 One class a cause, one line a message: what, where, what to do.
 """
 
-from goinfer.bundle_format.errors import GoinferError
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from goinfer.bundle_format.errors import GoinferError, shown
 
 
 class CompileError(GoinferError):
@@ -24,6 +28,18 @@ class SourceError(GoinferError):
     def __init__(self, message: str) -> None:
         line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in message[: MAX_MESSAGE + 1])
         super().__init__(line if len(line) <= MAX_MESSAGE else line[:MAX_MESSAGE] + " ...")
+
+
+@contextmanager
+def full_name(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Readers name a file of a checkpoint by its last part; of a source that is one file, give the path as given."""
+    try:
+        yield
+    except SourceError as error:
+        short, message = f"{shown(os.path.basename(path))}:", str(error)
+        if not message.startswith(short):
+            raise
+        raise type(error)(f"{shown(path)}:{message.removeprefix(short)}") from None
 
 
 class CheckpointError(SourceError):

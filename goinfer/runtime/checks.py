@@ -4,6 +4,7 @@ Each function returns the value as the plain Python type it stands for, or raise
 who wrote JSON as well as people who wrote Python.
 """
 
+import os
 from collections.abc import Iterable, Mapping, Sequence, Set
 from numbers import Integral, Real
 from typing import Any
@@ -60,6 +61,14 @@ def prompt_text(name: str, value: Any) -> str:
     if text(name, value):
         return value
     raise ArgumentError(name, "is empty: give at least one character")
+
+
+def file_path(name: str, value: Any, what: str) -> None:
+    """The path of `what`: a string or a path object, not empty."""
+    if not isinstance(value, str | os.PathLike) or not isinstance(os.fspath(value), str):
+        raise ArgumentError(name, f"want the path of {what}, not {told(value)}")
+    if not os.fspath(value):
+        raise ArgumentError(name, f"is empty: give the path of {what}")
 
 
 def texts(name: str, value: Any) -> tuple[str, ...]:

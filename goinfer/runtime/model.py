@@ -13,7 +13,6 @@ from goinfer.runtime import checks
 from goinfer.runtime.chat import ChatTemplate
 from goinfer.runtime.chat_prompt import PromptBuilder, encode_prompt
 from goinfer.runtime.engine import Engine, Options
-from goinfer.runtime.errors import ArgumentError
 from goinfer.runtime.generate import Piece, generate
 from goinfer.runtime.interfaces import Vocabulary
 from goinfer.runtime.messages import check_messages
@@ -57,8 +56,7 @@ class Model:
         for name, value in (("kv", kv), ("target", target)):
             if value is not None:
                 checks.text(name, value)
-        if not isinstance(path, str | os.PathLike):
-            raise ArgumentError("path", f"want the path of a .giw bundle, not {checks.told(path)}")
+        checks.file_path("path", path, "a .giw bundle")
         bundle = Bundle.open(path, verify)
         try:
             return cls(bundle, Engine(bundle, Options(threads, kv, context, target, max_rows, slots)))
@@ -70,7 +68,9 @@ class Model:
     def tokenizer(self) -> Tokenizer:
         """The bundle's tokenizer; raises UsageError for a bundle made without one."""
         if self._tokenizer is None:
-            raise UsageError("this bundle has no tokenizer: pass token ids instead of text")
+            raise UsageError(
+                "this bundle has no tokenizer: give token ids, with `goinfer logits --ids` or from Python"
+            )
         return self._tokenizer
 
     @property

@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -14,13 +15,12 @@ from goinfer.serve.errors import ApiError
 T = TypeVar("T")
 _KEEP_ALIVE_SECONDS = 15.0
 _BODY_SECONDS = 60.0
+_UTF_8 = ("utf-8", "utf8", "us-ascii")  # ASCII is UTF-8 too
 
 
 async def read_json(request: Request, limit: int) -> Any:
     """The parsed body; refuses other content types (a cross-site form can send those) and more than `limit`."""
-    kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
-    if kind != "application/json":
-        raise ApiError(415, "the Content-Type must be application/json")
+    _check_type(request.headers)
     too_large = ApiError(413, f"the body is larger than {limit} bytes")
     declared = request.headers.get("content-length", "0")
     if declared.isdigit() and int(declared) > limit:
@@ -38,6 +38,20 @@ async def read_json(request: Request, limit: int) -> Any:
         return json.loads(body.decode(), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise ApiError(400, f"the body is not JSON: {error}") from None
+
+
+def _check_type(headers: Headers) -> None:
+    """The body is JSON in UTF-8, as it is."""
+    kind, *options = (part.strip().lower() for part in headers.get("content-type", "").split(";"))
+    if kind != "application/json":
+        raise ApiError(415, "the Content-Type must be application/json")
+    for option in options:
+        name, _, value = option.partition("=")
+        if name.strip() == "charset" and value.strip(' "') not in _UTF_8:
+            raise ApiError(415, "the charset of the body must be utf-8")
+    codings = (coding.strip().lower() for value in headers.getlist("content-encoding") for coding in value.split(","))
+    if any(coding not in ("", "identity") for coding in codings):
+        raise ApiError(415, "the body must not be compressed: send it without Content-Encoding")
 
 
 def _refuse_constant(name: str) -> Any:

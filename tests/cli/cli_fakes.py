@@ -46,7 +46,7 @@ class FakeModel:
     @property
     def tokenizer(self) -> FakeTokenizer:
         if self._tokenizer is None:
-            raise UsageError("this bundle has no tokenizer: pass token ids instead of text")
+            raise UsageError("this bundle has no tokenizer: give token ids, with `goinfer logits --ids` or from Python")
         return self._tokenizer
 
     @property

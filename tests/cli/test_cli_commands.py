@@ -2,15 +2,19 @@
 
 import io
 import json
+import os
+import socket
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import goinfer
-from goinfer.bundle_format.errors import GoinferError
+from goinfer.bundle_format.errors import GoinferError, UsageError
 from goinfer.cli.main import main
+from goinfer.runtime.model import Model
 from tests.cli.cli_fakes import FakeModel, result
 from tests.cli.conftest import Cli
 from tests.runtime_text.text_fakes import BOS, COLUMNS, TURN
@@ -74,6 +78,18 @@ def test_run_ends_an_answer_that_does_not_end(cli: Cli) -> None:
     assert done.out == "x" * 512 + "\n" and done.err == "cut after 512 tokens: -n allows more\n"
     done = cli("run", "m.giw", "-p", "hi", "-temp", "0", "-n", "600", model=FakeModel(b"x" * 2000, context=4096))
     assert done.out == "x" * 600 + "\n" and done.err == ""
+
+
+def test_run_says_that_the_context_is_full(cli: Cli, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen red: an answer that the context cut looked complete. A limit that was asked for and met is no news."""
+    told = "cut: the context of 40 tokens is full: --context may allow more\n"
+    for args in ([], ["-n", "600"], ["-json"]):
+        done = cli("run", "m.giw", "-p", "hi", "-temp", "0", *args, model=FakeModel(b"x" * 2000, context=40))
+        assert done.code == 0 and done.out and done.err == told
+    for args in (["-n", "5"], ["-n", "0"]):
+        done = cli("run", "m.giw", "-p", "hi", "-temp", "0", *args, model=FakeModel(b"x" * 2000, context=40))
+        assert done.code == 0 and done.err == ""
+    assert told in talk(capsys, monkeypatch, FakeModel(b"x" * 2000, context=40), ["hi"]).err
 
 
 def test_run_stop(cli: Cli) -> None:
@@ -230,9 +246,14 @@ def test_logits_refuses(cli: Cli, tmp_path: Path) -> None:
     np.savez(wrong, ids=np.ones((2, 2)))
     other = tmp_path / "other.npz"
     np.savez(other, x=np.ones(2))
+    huge = tmp_path / "huge.npz"
+    np.savez(huge, ids=np.full(2, 2**64 - 1, np.uint64))
     for args, message, code in (
         (["-ids", "1,x", "-o", out], "want 1,2,3", 2),
         (["-ids", "", "-o", out], "want 1,2,3", 2),
+        (["-ids", f"1,{10**20}", "-o", out], f"--ids: {10**20} is outside 0 to", 2),  # seen red: an internal error
+        (["-ids", str(huge), "-o", out], "is outside 0 to", 2),
+        (["-ids", "1", "-o", ""], "a path is empty", 2),  # seen red: "."
         (["-o", out], "either --ids or --text", 2),
         (["-ids", "1", "-text", "x", "-o", out], "either --ids or --text", 2),
         (["-ids", "1"], "-o", 2),
@@ -240,9 +261,9 @@ def test_logits_refuses(cli: Cli, tmp_path: Path) -> None:
         (["-ids", str(wrong), "-o", out], "row of integers", 2),
         (["-ids", str(other), "-o", out], "no array `ids`", 2),
         (["-ids", str(tmp_path / "none.npz"), "-o", out], "No such file", 1),
-        (["-ids", "1", "-o", str(tmp_path / "no" / "o.npz")], f"goinfer: {tmp_path}/no/o.npz: No such file", 1),
-        (["-ids", "1", "-o", str(bad / "o.npz")], f"goinfer: {bad}/o.npz: Not a directory", 1),
-        (["-ids", "1", "-o", str(tmp_path)], f"goinfer: {tmp_path}: Is a directory", 1),
+        (["-ids", "1", "-o", str(tmp_path / "no" / "o.npz")], f"cannot write: {tmp_path}/no/o.npz: its directory", 1),
+        (["-ids", "1", "-o", str(bad / "o.npz")], f"cannot write: {bad}/o.npz: Not a directory", 1),
+        (["-ids", "1", "-o", str(tmp_path)], f"cannot write: {tmp_path}: it is a directory", 1),
         (["-text", "", "-o", out], "--text: is empty", 2),
         (["-text", "\udcff", "-o", out], "--text: holds half", 2),
     ):
@@ -255,11 +276,59 @@ def test_logits_refuses(cli: Cli, tmp_path: Path) -> None:
 def test_logits_names_the_file_when_the_folder_takes_none(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """Seen red: the message had the name of a temporary file."""
 
-    def refuse(**_where: str) -> None:
-        raise PermissionError(13, "Permission denied", "/somewhere/.o.npz.x7y8")
+    def refuse(path: object, *_flags: int) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("tempfile.mkstemp", refuse)
-    assert cli("logits", "m.giw", "-ids", "1", "-o", "o.npz").err == "goinfer: o.npz: Permission denied\n"
+    monkeypatch.setattr("goinfer.bundle_format.output.os.open", refuse)
+    done = cli("logits", "m.giw", "-ids", "1", "-o", "o.npz")
+    assert done.err == "goinfer: cannot write: o.npz: Permission denied: choose another place\n"
+
+
+def test_logits_writes_regular_files_only(cli: Cli, tmp_path: Path) -> None:
+    """Seen red: a pipe, a socket, a link and the bundle itself were replaced by the .npz, with exit code 0."""
+    pipe, endpoint, bundle, ids = (tmp_path / name for name in ("pipe", "socket", "m.giw", "ids.npz"))
+    os.mkfifo(pipe)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(endpoint))
+    bundle.write_bytes(b"weights")
+    np.savez(ids, ids=np.arange(2))
+    for name, target in (("to_pipe", pipe), ("to_bundle", bundle), ("loop", tmp_path / "loop")):
+        (tmp_path / name).symlink_to(target)
+    os.link(bundle, tmp_path / "same")
+    before = {path.name: path.lstat().st_ino for path in tmp_path.iterdir()}
+    for name, message, code in (
+        ("pipe", "no regular file", 1), ("socket", "no regular file", 1), ("to_pipe", "no regular file", 1),
+        ("loop", "symbolic links", 1), ("m.giw", "replace its source", 2), ("to_bundle", "replace its source", 2),
+        ("same", "replace its source", 2), ("ids.npz", "replace its source", 2),
+    ):  # fmt: skip
+        done = cli("logits", str(bundle), "-ids", str(ids), "-o", str(tmp_path / name))
+        assert (done.code, done.out) == (code, "") and message in done.err and done.err.count("\n") == 1, done
+    assert {path.name: path.lstat().st_ino for path in tmp_path.iterdir()} == before
+
+
+def test_logits_follows_a_link(cli: Cli, tmp_path: Path) -> None:
+    """Seen red: the link became a file. A file that exists is replaced, one that does not is made."""
+    link, real = tmp_path / "link.npz", tmp_path / "folder" / "real.npz"
+    real.parent.mkdir()
+    link.symlink_to(real)
+    for ids in ("1,2", "3"):
+        assert cli("logits", "m.giw", "-ids", ids, "-o", str(link)).code == 0
+        with np.load(real) as arrays:
+            assert ",".join(map(str, arrays["ids"])) == ids
+    assert link.is_symlink() and [path.name for path in real.parent.iterdir()] == ["real.npz"]
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["run", "", "-p", "x"], ["verify", ""], ["inspect", ""], ["logits", "", "-ids", "1", "-json"],
+        ["prequant", ""], ["prequant", "m.gguf", "-o", ""], ["demo", "-keep", ""], ["gate", "bisect", ""],
+    ],
+)  # fmt: skip
+def test_an_empty_path_is_no_path(cli: Cli, args: list[str]) -> None:
+    """Seen red: it meant the current directory."""
+    done = cli(*args)
+    assert (done.code, done.out) == (2, "") and done.err == "goinfer: a path is empty: give the name of a file\n"
 
 
 @pytest.mark.parametrize(
@@ -319,7 +388,7 @@ def test_a_full_disk_leaves_no_file(cli: Cli, tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(np, "savez", full)
     done = cli("logits", "m.giw", "-ids", "1", "-o", str(tmp_path / "o.npz"))
-    assert done.code == 1 and done.err == f"goinfer: {tmp_path / 'o.npz'}: No space left on device\n"
+    assert done.code == 1 and done.err.startswith(f"goinfer: no room for the logits: {tmp_path / 'o.npz'}: No space")
     assert not list(tmp_path.iterdir())
 
 
@@ -369,9 +438,23 @@ def test_prequant_draws_a_bar_on_a_terminal(cli: Cli, compiled: list, monkeypatc
     assert "blk.2.attn_q.weight" in terminal.getvalue() and "100%" in terminal.getvalue()
 
 
-def test_prequant_will_not_replace_its_source(cli: Cli, compiled: list) -> None:
-    done = cli("prequant", "m.gguf", "-o", "x/../m.gguf")
-    assert done.code == 2 and "replace its source" in done.err and not compiled
+def test_the_default_bundle_of_a_directory(cli: Cli, compiled: list, monkeypatch, tmp_path: Path) -> None:
+    """Named after it, and written where the user is. Seen red: a link that leads nowhere was an internal error."""
+    (tmp_path / "model.v1").mkdir()
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    monkeypatch.chdir(tmp_path / "model.v1")
+    cli("prequant", ".")
+    assert cli("prequant", "../loop").code == 0
+    assert [call[1] for call in compiled] == ["model.v1.giw", "loop.giw"]
+    assert "in the current directory" in " ".join(cli("prequant", "-h").out.split())
+
+
+def test_run_without_a_tokenizer_points_to_what_takes_ids(cli: Cli) -> None:
+    """Seen red: it said to pass token ids, and run takes none."""
+    with pytest.raises(UsageError, match="`goinfer logits --ids`"):
+        Model.tokenizer.fget(SimpleNamespace(_tokenizer=None))  # type: ignore[attr-defined]
+    done = cli("run", "m.giw", "-p", "hi", model=FakeModel(chat=False, tokenizer=False))
+    assert done.code == 2 and "`goinfer logits --ids`" in done.err
 
 
 def test_errors_are_one_line_with_a_code(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

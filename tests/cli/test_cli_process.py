@@ -98,6 +98,33 @@ def test_output_into_a_closed_pipe(args: list[str]) -> None:
     assert done.returncode == 141 and done.stderr == b""
 
 
+@pytest.mark.parametrize("module", ["goinfer.cli.main", "goinfer.cli.serve_main"])
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(("args", "code"), [("--help", 0), ("nosuch.giw --nosuch", 2)])
+def test_a_closed_stream_is_like_dev_null(module: str, closed: str, args: str, code: int) -> None:
+    """Seen red: an internal error and a traceback, for there is no such stream in Python."""
+    command = ["sh", "-c", f"exec {sys.executable} -m {module} {args} {closed}"]
+    done = subprocess.run(command, env=ENVIRONMENT, cwd=ROOT, text=True, capture_output=True, timeout=60, check=False)
+    assert done.returncode == code and "internal error" not in done.stderr and "Traceback" not in done.stderr
+    assert bool(done.stdout) == (code == 0 and ">&-" not in closed.split()), done
+    assert bool(done.stderr) == (code == 2 and "2>&-" not in closed), done
+
+
+@pytest.mark.parametrize("closed", ["<&-", "<&- >&-", "<&- >&- 2>&-"])
+def test_a_run_with_closed_streams(closed: str, tiny_bundle) -> None:
+    """Seen red: internal errors; the bundle, opened under the number of a closed stream, must not be printed to."""
+    bundle = tiny_bundle("gemma3_text", "plain/model.gguf", "f32")
+    before = bundle.read_bytes()
+    for args, code in (("", 2), ("-p hi -n 3 --temp 0", 0)):
+        line = f"exec {sys.executable} -m goinfer.cli.main run {bundle} {args} {closed}"
+        done = subprocess.run(
+            ["sh", "-c", line], env=ENVIRONMENT, cwd=ROOT, text=True, capture_output=True, timeout=60, check=False
+        )
+        assert done.returncode == code, done
+        assert ("no prompt" in done.stderr) == (code == 2 and "2>&-" not in closed) and "internal" not in done.stderr
+    assert bundle.read_bytes() == before
+
+
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signals(sent: signal.Signals, code: int) -> None:
     process = python(FAKE_RUN.format(delay=0.01, n=50000) + "sys.exit(code)", stdout=subprocess.PIPE)

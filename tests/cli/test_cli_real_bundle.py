@@ -1,6 +1,8 @@
 """Commands over a compiled bundle, end to end."""
 
 import json
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -137,8 +139,94 @@ def test_outputs_that_cannot_be_written_are_named(
         done = call("prequant", TINY / "llama" / "plain", "-o", place)
         assert done.code == 1 and str(place) in done.err and done.err.count("\n") == 1, done
         done = call("logits", tiny_bundle("llama", "plain", "int8int8"), "-ids", "1", "-o", place)
-        assert done.code == 1 and done.err.startswith(f"goinfer: {place}: "), done
+        assert done.code == 1 and done.err.startswith(f"goinfer: cannot write: {place}: "), done
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_bundle_replaces_no_file_of_its_source(call: Callable[..., SimpleNamespace], tmp_path: Path) -> None:
+    """Seen red: config.json and the weights became a bundle, with exit code 0."""
+    source = tmp_path / "source"
+    shutil.copytree(TINY / "llama" / "plain", source)
+    (source / "tokenizer.json").write_text("{}")
+    (tmp_path / "blob").write_bytes((source / "model.safetensors").read_bytes())
+    (source / "model.safetensors").unlink()
+    (source / "model.safetensors").symlink_to(tmp_path / "blob")  # as in the cache of a hub
+    (tmp_path / "link").symlink_to(source)
+    for i in (1, 2):
+        (tmp_path / f"m-{i:05d}-of-00002.gguf").write_bytes(b"GGUF\3\0\0\0" + bytes(100))
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    part = tmp_path / "m-00001-of-00002.gguf"
+    for start, out in (
+        (source, source / "model.safetensors"), (source, source / "config.json"), (source, source / "tokenizer.json"),
+        (source, tmp_path / "blob"), (source, tmp_path / "link" / "config.json"),
+        (tmp_path / "link", source / "none/../config.json"),
+        (part, part), (part, tmp_path / "m-00002-of-00002.gguf"), (source / "model.gguf", source / "." / "model.gguf"),
+    ):  # fmt: skip
+        done = call("prequant", start, "-o", out, "-target", native_target())
+        assert (done.code, done.out) == (2, "") and "the bundle would replace" in done.err, (out, done)
+        with pytest.raises(UsageError, match="the bundle would replace"):
+            goinfer.prequant(start, out)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_a_bundle_may_be_replaced_in_the_source_directory(
+    call: Callable[..., SimpleNamespace], tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(TINY / "llama" / "plain", source)
+    for quant in ("f32", "int8"):
+        done = call("prequant", source, "-o", source / "m.giw", "-target", native_target(), "-quant", quant)
+        assert done.code == 0, done
+    assert "recipe int8" in call("inspect", source / "m.giw").out
+
+
+def test_what_is_cheap_to_check_is_said_first(call: Callable[..., SimpleNamespace], tmp_path: Path) -> None:
+    """Seen red: an unreadable checkpoint was reported before a recipe that no checkpoint could have had."""
+    (tmp_path / "bad.gguf").write_text("no checkpoint")
+    os.mkfifo(tmp_path / "pipe")
+    for args, code, message in (
+        (["-quant", "int3"], 2, "unknown recipe"), (["-target", "nosuch"], 2, "unknown target"),
+        (["-o", tmp_path / "pipe"], 1, "no regular file"), (["-o", tmp_path / "no" / "m.giw"], 1, "its directory"),
+    ):  # fmt: skip
+        done = call("prequant", tmp_path / "bad.gguf", *args)
+        assert (done.code, done.out) == (code, "") and message in done.err, done
+
+
+def test_paths_that_are_none() -> None:
+    """Seen red: TypeError from deep inside."""
+    good = TINY / "llama" / "plain"
+    for source, out in ((None, "m.giw"), (good, None), (3, "m.giw"), ("", "m.giw"), (good, ""), (good, b"m.giw")):
+        with pytest.raises(UsageError, match="the path of"):
+            goinfer.prequant(source, out)  # type: ignore[arg-type]
+    for path in (None, 3, "", b"m.giw"):
+        with pytest.raises(UsageError, match=r"the path of a \.giw bundle"):
+            goinfer.load(path)  # type: ignore[arg-type]
+
+
+def test_a_link_to_itself(call: Callable[..., SimpleNamespace], capsys, tmp_path: Path) -> None:
+    """Seen red: prequant had an internal error."""
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    for command in (
+        ["run", loop, "-p", "x"], ["verify", loop], ["inspect", loop], ["logits", loop, "-ids", "1", "-json"],
+        ["prequant", loop], ["prequant", loop, "-o", tmp_path / "m.giw"],
+        ["prequant", TINY / "llama" / "plain", "-o", loop],
+    ):  # fmt: skip
+        done = call(*command)
+        assert (done.code, done.out) == (1, "") and str(loop) in done.err and "internal" not in done.err, done
+    assert str(loop) in result(capsys, serve([str(loop), "-port", "0"])).err
+    assert loop.is_symlink() and len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_source_is_named_as_it_was_given(
+    call: Callable[..., SimpleNamespace], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen red: only the last part of the path was named."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "text.py").write_text("print('no checkpoint')")
+    monkeypatch.chdir(tmp_path / "here")
+    done = call("prequant", "../text.py")
+    assert done.code == 1 and done.err.startswith("goinfer: ../text.py: "), done
 
 
 def test_bad_sources(call: Callable[..., SimpleNamespace], tmp_path: Path) -> None:

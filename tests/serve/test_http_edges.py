@@ -1,5 +1,6 @@
 """The wire: who may call, what a body may be, what a stream looks like in bytes, clients that leave."""
 
+import gzip
 import json
 import socket
 import time
@@ -99,6 +100,20 @@ def test_a_cross_site_form_is_refused(start: Start) -> None:
         assert "application/json" in message(post(live, "/v1/completions", COMPLETION, content_type=kind), 415)
     good = "application/json; charset=utf-8"
     assert post(live, "/v1/completions", COMPLETION, content_type=good).status_code == 200
+
+
+def test_a_body_in_another_coding_is_refused(start: Start) -> None:
+    """Seen red: a compressed body was called no JSON."""
+    live = start()
+    for coding in ("gzip", "br", "identity, gzip", "GZIP"):
+        reply = post(live, "/v1/completions", gzip.compress(b"{}"), content_encoding=coding)
+        assert "Content-Encoding" in message(reply, 415)
+    for charset in ("utf-16", "latin-1", '"iso-8859-1"'):
+        kind = f"application/json; charset={charset}"
+        assert "utf-8" in message(post(live, "/v1/completions", COMPLETION, content_type=kind), 415)
+    for kind in ('application/json; charset="UTF-8"', "application/json;charset=utf8", "application/json; x=y"):
+        assert post(live, "/v1/completions", COMPLETION, content_type=kind).status_code == 200
+    assert post(live, "/v1/completions", COMPLETION, content_encoding="identity").status_code == 200
 
 
 def test_body_size(start: Start) -> None:
