@@ -151,8 +151,13 @@ def test_a_straggler_leaves_the_next_forward_alone() -> None:
             stuck.set()
             assert free.wait(PATIENCE)
 
+    begun = threading.Event()
+
     def work(thread: int, step: int, start: int, stop: int) -> None:
+        if step == 0 and thread == 1:
+            assert begun.wait(PATIENCE)  # or it could take all tiles before thread 0 has one
         if step == 0 and thread == 0 and not stuck.is_set():
+            begun.set()
             assert stuck.wait(PATIENCE)  # so the worker has nothing left to do and waits for this tile
 
     machine.steps["fn"][0] = machine._address(KERNEL(machine._step(work, 0)))
