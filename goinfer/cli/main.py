@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from goinfer.cli.bench import BenchCommand, bench
 from goinfer.cli.dashes import Command, Group
 from goinfer.cli.demo import demo
 from goinfer.cli.entry import run_app
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 for _command in (prequant, run, logits, inspect, verify, demo):
     app.command(cls=Command)(_command)
+app.command(cls=BenchCommand)(bench)
 app.add_typer(gate)
 
 

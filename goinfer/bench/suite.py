@@ -1,0 +1,169 @@
+"""One run of the benchmark: ceilings, then every piece of work on all arms in interleaved rounds, then processes."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from goinfer.bench import process
+from goinfer.bench.arms import Arm, GoinferArm, peer_named
+from goinfer.bench.ceilings import STREAM_BYTES, Ceilings
+from goinfer.bench.rounds import Samples, interleave
+from goinfer.bench.work import Work, work_of
+from goinfer.bundle_format.errors import UsageError
+from goinfer.bundle_format.reader import Bundle
+
+PREFILLS = (1, 16, 128, 512, 2048)
+CONTEXTS = (16, 512, 4096)
+BATCHES = (1, 2, 4, 8, 16)
+STEPS = 32
+"""Tokens of a decode measurement."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure. `peers` are (name, file) pairs."""
+
+    bundle: Path
+    threads: int
+    rounds: int
+    peers: Sequence[tuple[str, Path]] = ()
+    prefills: Sequence[int] = PREFILLS
+    contexts: Sequence[int] = CONTEXTS
+    batches: Sequence[int] = BATCHES
+    source: Path | None = None
+    target: str | None = None
+
+
+@dataclass
+class Results:
+    """Everything measured. Rates are tokens/s, one number a round and arm."""
+
+    facts: dict[str, Any]
+    work: Work
+    read_gbs: float
+    dot_gmacs: float
+    rates: dict[str, Samples] = field(default_factory=dict)
+    seconds: dict[str, Samples] = field(default_factory=dict)
+    memory: dict[str, int] = field(default_factory=dict)
+    absent: list[str] = field(default_factory=list)
+
+
+def run(plan: Plan, say: Say) -> Results:
+    """Measure. Raises UsageError for an unknown peer; one that is not installed or refuses its file is reported."""
+    context = max([*plan.prefills, *(c + STEPS for c in plan.contexts), 64])
+    say("ceilings of the machine")
+    ceilings = Ceilings()
+    arms, absent = _open_arms(plan, context)
+    try:
+        ours = arms[0]
+        assert isinstance(ours, GoinferArm)
+        engine = ours.model.engine
+        context = min(context, engine.context)
+        results = Results(
+            {"target": engine.target, "threads": plan.threads, "kv": engine.kv, "bundle": plan.bundle.name,
+             "recipe": ours.model.bundle.manifest["recipe"], "layers": engine.plan.n_layers,
+             "hidden": engine.plan.hidden, "vocabulary": engine.vocab, "rounds": plan.rounds},
+            work_of(engine.plan), ceilings.read_bandwidth(plan.threads, STREAM_BYTES), ceilings.dot_peak(plan.threads),
+            absent=absent,
+        )  # fmt: skip
+        _measure_models(plan, arms, ours, context, results, say)
+    finally:
+        for arm in arms:
+            arm.close()
+    _measure_processes(plan, results, say)
+    return results
+
+
+def _open_arms(plan: Plan, context: int) -> tuple[list[Arm], list[str]]:
+    from goinfer.bench.arms import PEERS
+
+    maximum = goinfer_context(plan.bundle, context)
+    arms: list[Arm] = [GoinferArm(plan.bundle, plan.threads, maximum, target=plan.target)]
+    absent = [f"{name}: not asked for (--vs {name} MODEL.gguf)" for name in PEERS if name not in dict(plan.peers)]
+    for name, path in plan.peers:
+        if name not in PEERS:
+            raise UsageError(f"--vs {name}: no such peer: use one of {', '.join(PEERS)}")
+        try:
+            arms.append(peer_named(name, path, plan.threads, maximum))
+        except UsageError as error:
+            absent.append(str(error))
+    return arms, absent
+
+
+def goinfer_context(bundle: Path, wanted: int) -> int:
+    """As many positions as are wanted, or the model's maximum."""
+    from goinfer.bundle_format.plan import Plan as Program
+
+    with Bundle.open(bundle, "off") as opened:
+        return min(wanted, Program.from_bytes(opened.section("plan")).max_context)
+
+
+def _measure_models(
+    plan: Plan, arms: list[Arm], ours: GoinferArm, context: int, results: Results, say: Say
+) -> None:
+    rng = np.random.default_rng(0)
+
+    def ids(n: int) -> list[int]:
+        return [int(i) for i in rng.integers(100, min(results.facts["vocabulary"], 30000), n)]
+
+    for n in plan.prefills:
+        if n <= context:
+            say(f"prefill {n}")
+            arm_work = {arm.name: _rate(n, arm.prefill, ids(n)) for arm in arms}
+            results.rates[f"prefill {n}"] = interleave(arm_work, plan.rounds)
+    for n in plan.contexts:
+        if n + STEPS <= context:
+            say(f"decode at {n}")
+            arm_work = {arm.name: _rate(STEPS, arm.decode, ids(n), STEPS) for arm in arms}
+            results.rates[f"decode at {n}"] = interleave(arm_work, plan.rounds)
+    for n in plan.batches:
+        say(f"batch of {n}")
+        results.rates[f"decode, batch of {n}"] = interleave(
+            {ours.name: _rate(n * STEPS, ours.batch, n, STEPS)}, plan.rounds
+        )
+
+
+def _rate(tokens: int, work: Callable[..., float], *args: Any) -> Callable[[], float]:
+    """Tokens a second of a piece of work that returns its seconds."""
+    return lambda: tokens / work(*args)
+
+
+def _measure_processes(plan: Plan, results: Results, say: Say) -> None:
+    say("processes")
+    starts = {"goinfer": process.first_token(plan.bundle, plan.threads)}
+    for name, path in plan.peers:
+        if name == "llama.cpp" and not any(a.startswith(name) for a in results.absent):
+            starts[name] = process.first_token_llama_cpp(path, plan.threads)
+    results.seconds["start to first token"] = interleave(starts, plan.rounds)
+    results.seconds["open and verify"] = interleave({"goinfer": lambda: _open_and_verify(plan.bundle)}, plan.rounds)
+    results.memory = process.memory(plan.bundle, plan.threads)
+    if plan.source is not None:
+        say("prequant")
+        results.seconds["prequant"] = interleave({"goinfer": lambda: _prequant(plan)}, 3)
+        results.facts["source_bytes"] = plan.source.stat().st_size
+
+
+def _open_and_verify(bundle: Path) -> float:
+    started = time.perf_counter()
+    with Bundle.open(bundle, "full"):
+        return time.perf_counter() - started
+
+
+def _prequant(plan: Plan) -> float:
+    """With the kernels already in the object cache after the warm-up round."""
+    import goinfer
+
+    out = plan.bundle.with_suffix(".bench.giw")
+    assert plan.source is not None
+    started = time.perf_counter()
+    try:
+        goinfer.prequant(plan.source, out, quant="int4")
+        return time.perf_counter() - started
+    finally:
+        out.unlink(missing_ok=True)

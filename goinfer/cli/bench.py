@@ -1,0 +1,99 @@
+"""`goinfer bench`: how fast a bundle is here, beside the machine's ceilings and beside its peers."""
+
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from goinfer.bundle_format.errors import UsageError
+from goinfer.cli.dashes import Command
+from goinfer.cli.options import Json, Target, path, print_json
+
+SAME = "same"
+"""As a peer's file: the GGUF that this run compiles its bundle from."""
+
+
+def bench(
+    model: Annotated[
+        Path | None, typer.Argument(parser=path, help="A .giw bundle; default: the demo's model.", show_default=False)
+    ] = None,
+    vs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--vs", metavar="PEER MODEL.gguf", help="Beside llama.cpp or openvino; `same` is the bundle's own source."
+        ),
+    ] = None,
+    synthetic: Annotated[
+        str | None, typer.Option("--synthetic", help="Random weights of a shape: 135m, 0.5b, 1b, 3b or 7b.")
+    ] = None,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Measured rounds; one more is run first.")] = 5,
+    threads: Annotated[int, typer.Option("--threads", min=1, help="Threads of every program.")] = 2,
+    quick: Annotated[bool, typer.Option("--quick", help="Prefill 512 and decode at 16 only.")] = False,
+    target: Target = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", parser=path, help="Write results as JSON here.")] = None,
+    json: Json = False,
+) -> None:
+    """Measure prefill, decode, batches, start and memory in interleaved rounds; peers are said if they are absent."""
+    from goinfer.bench import report, suite
+
+    if model is not None and synthetic is not None:
+        raise UsageError("--synthetic: makes its own model: give no bundle")
+    peers = [_peer(given) for given in vs or []]
+    with tempfile.TemporaryDirectory(prefix="goinfer-bench-") as folder:
+        source = None
+        if model is None:
+            source = _source(Path(folder), synthetic)
+            model = _compiled(source, Path(folder))
+            peers = [(name, source if str(file) == SAME else file) for name, file in peers]
+        plan = suite.Plan(model, threads, rounds, peers, source=source, target=target)
+        if quick:
+            plan = replace(plan, prefills=(512,), contexts=(16,), batches=())
+        results = suite.run(plan, lambda what: print(f"measuring {what} ..", file=sys.stderr))
+    if out is not None:
+        import json as encoder
+
+        out.write_text(encoder.dumps(report.data(results), indent=1) + "\n")
+    print_json(report.data(results)) if json else print(report.text(results))
+
+
+class BenchCommand(Command):
+    """Takes `--vs NAME FILE`, two values an option, which Typer has no type for: they become one, NAME=FILE."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Join, then parse as usual."""
+        joined: list[str] = []
+        rest = list(args)
+        while rest:
+            joined.append(rest.pop(0))
+            if joined[-1] in ("--vs", "-vs") and len(rest) > 1 and "=" not in rest[0]:
+                joined.append(f"{rest.pop(0)}={rest.pop(0)}")
+        return super().parse_args(ctx, joined)
+
+
+def _peer(given: str) -> tuple[str, Path]:
+    name, _, file = given.partition("=")
+    if not file:
+        raise UsageError(f"--vs {given}: needs the peer's file: --vs {name} MODEL.gguf")
+    return name, Path(file)
+
+
+def _source(folder: Path, synthetic: str | None) -> Path:
+    if synthetic is None:
+        from goinfer.cli.demo import checkpoint
+
+        return checkpoint()
+    from goinfer.bench.synthetic import shape_named, write_gguf
+
+    shape = shape_named(synthetic)
+    print(f"writing random weights of shape {synthetic} ..", file=sys.stderr)
+    return write_gguf(folder / f"{synthetic}.gguf", shape)
+
+
+def _compiled(source: Path, folder: Path) -> Path:
+    import goinfer
+
+    print(f"compiling {source.name} ..", file=sys.stderr)
+    return goinfer.prequant(source, folder / f"{source.stem}.giw", quant="int4").path
