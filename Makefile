@@ -25,8 +25,9 @@ gates: $(VENV)/.oracle
 	$(VENV)/bin/goinfer gate parity
 	$(VENV)/bin/goinfer gate fresh
 
+# How fast this machine runs the demo's model; `make bench ARGS="--synthetic 0.5b --vs llama.cpp same"` measures more.
 bench: $(VENV)/.test
-	$(VENV)/bin/python benchmarks/decode_prefill.py $(ARGS)
+	$(VENV)/bin/goinfer bench $(ARGS)
 
 docs: $(VENV)/.test
 	$(VENV)/bin/python -m pytest -q tests/format/test_bundle_doc.py

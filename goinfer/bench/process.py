@@ -61,5 +61,5 @@ def _seconds(command: list[str]) -> float:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     taken = time.perf_counter() - started
     if done.returncode:
-        raise GoinferError(f"bench: a measured process failed: {done.stderr.strip()[-300:]}")
+        raise GoinferError(f"bench: a measured process ended with {done.returncode}: {done.stderr.strip()[-300:]}")
     return taken

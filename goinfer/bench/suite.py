@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ def run(plan: Plan, say: Say) -> Results:
     finally:
         for arm in arms:
             arm.close()
-    _measure_processes(plan, results, say)
+    _measure_processes(plan, {arm.name for arm in arms}, results, say)
     return results
 
 
@@ -110,35 +111,39 @@ def _measure_models(
     rng = np.random.default_rng(0)
 
     def ids(n: int) -> list[int]:
+        """New ones for every measurement: a peer may remember a prompt that it has seen."""
         return [int(i) for i in rng.integers(100, min(results.facts["vocabulary"], 30000), n)]
 
-    for n in plan.prefills:
-        if n <= context:
-            say(f"prefill {n}")
-            arm_work = {arm.name: _rate(n, arm.prefill, ids(n)) for arm in arms}
-            results.rates[f"prefill {n}"] = interleave(arm_work, plan.rounds)
-    for n in plan.contexts:
-        if n + STEPS <= context:
-            say(f"decode at {n}")
-            arm_work = {arm.name: _rate(STEPS, arm.decode, ids(n), STEPS) for arm in arms}
-            results.rates[f"decode at {n}"] = interleave(arm_work, plan.rounds)
+    def measure(name: str, work: dict[str, Callable[[], float]]) -> None:
+        say(name)
+        results.rates[name] = interleave(work, plan.rounds)
+
+    for n in (n for n in plan.prefills if n <= context):
+        measure(f"prefill {n}", {arm.name: partial(_prefill, arm, n, ids) for arm in arms})
+    for n in (n for n in plan.contexts if n + STEPS <= context):
+        measure(f"decode at {n}", {arm.name: partial(_decode, arm, n, ids) for arm in arms})
     for n in plan.batches:
-        say(f"batch of {n}")
-        results.rates[f"decode, batch of {n}"] = interleave(
-            {ours.name: _rate(n * STEPS, ours.batch, n, STEPS)}, plan.rounds
-        )
+        measure(f"decode, batch of {n}", {ours.name: partial(_batch, ours, n)})
 
 
-def _rate(tokens: int, work: Callable[..., float], *args: Any) -> Callable[[], float]:
-    """Tokens a second of a piece of work that returns its seconds."""
-    return lambda: tokens / work(*args)
+def _prefill(arm: Arm, n: int, ids: Callable[[int], list[int]]) -> float:
+    """Tokens a second."""
+    return n / arm.prefill(ids(n))
 
 
-def _measure_processes(plan: Plan, results: Results, say: Say) -> None:
+def _decode(arm: Arm, n: int, ids: Callable[[int], list[int]]) -> float:
+    return STEPS / arm.decode(ids(n), STEPS)
+
+
+def _batch(arm: GoinferArm, n: int) -> float:
+    return n * STEPS / arm.batch(n, STEPS)
+
+
+def _measure_processes(plan: Plan, present: set[str], results: Results, say: Say) -> None:
     say("processes")
     starts = {"goinfer": process.first_token(plan.bundle, plan.threads)}
     for name, path in plan.peers:
-        if name == "llama.cpp" and not any(a.startswith(name) for a in results.absent):
+        if name == "llama.cpp" and name in present:
             starts[name] = process.first_token_llama_cpp(path, plan.threads)
     results.seconds["start to first token"] = interleave(starts, plan.rounds)
     results.seconds["open and verify"] = interleave({"goinfer": lambda: _open_and_verify(plan.bundle)}, plan.rounds)

@@ -103,6 +103,7 @@ def _values(rng: np.random.Generator, name: str, dims: tuple[int, ...], kind: st
     size = {"Q4_0": 18, "Q8_0": 34}[kind]
     spread = {"Q4_0": 4.6, "Q8_0": 74.0}[kind]  # of uniform codes
     blocks = rng.integers(0, 256, (dims[0], dims[1] // 32, size), dtype=np.uint8)
+    blocks[blocks == 128] = 0  # int8 formats end at -127
     blocks[..., :2] = np.array([1 / (spread * np.sqrt(dims[1]))], np.float16).view(np.uint8)
     return blocks.reshape(dims[0], -1)
 
