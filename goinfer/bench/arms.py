@@ -49,11 +49,15 @@ class GoinferArm:
             self._engine.forward([(slot, ids)])
             return time.perf_counter() - started
 
-    def decode(self, context: Sequence[int], steps: int) -> float:
-        """See Arm. The greedy token comes from the program; its logits are written all the same."""
+    def decode(self, context: Sequence[int], steps: int, ready: Callable[[], None] = lambda: None) -> float:
+        """See Arm. The greedy token comes from the program; its logits are written all the same.
+
+        `ready` is called when the context is there.
+        """
         with self._engine.new_slot() as slot:
             self._engine.forward([(slot, context)])
             token = self._engine.argmax()
+            ready()
             started = time.perf_counter()
             for _ in range(steps):
                 self._engine.forward([(slot, [token])])

@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from goinfer.bench.profile import table
 from goinfer.bench.rounds import Samples, Spread, as_dict, ratios
 from goinfer.bench.suite import Results
 from goinfer.version import VERSION
@@ -28,6 +29,8 @@ def text(results: Results) -> str:
     rows += [_rate_row(results, work, samples) for work, samples in results.rates.items()]
     lines += _columns(rows)
     lines += ["", *_second_lines(results), *_memory_lines(results)]
+    for title, parts in results.profiles.items():
+        lines += ["", *_columns(table(title, parts, results.read_gbs, results.dot_gmacs))]
     lines += [f"not measured: {reason}" for reason in results.absent]
     return "\n".join(lines)
 
@@ -98,6 +101,7 @@ def data(results: Results) -> dict[str, Any]:
         "token": vars(results.work),
         "tokens_per_second": {work: as_dict(samples, FIRST) for work, samples in results.rates.items()},
         "seconds": {work: as_dict(samples, FIRST) for work, samples in results.seconds.items()},
+        "profiles": {title: [vars(line) for line in lines] for title, lines in results.profiles.items()},
         "memory": results.memory, "not_measured": results.absent,
     }  # fmt: skip
 

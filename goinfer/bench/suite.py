@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from goinfer.bench import process
-from goinfer.bench.arms import Arm, GoinferArm, peer_named
+from goinfer.bench.arms import CHUNK, Arm, GoinferArm, peer_named
 from goinfer.bench.ceilings import STREAM_BYTES, Ceilings
+from goinfer.bench.profile import Line, profile
 from goinfer.bench.rounds import Samples, interleave
 from goinfer.bench.work import Work, work_of
 from goinfer.bundle_format.errors import UsageError
@@ -39,6 +40,7 @@ class Plan:
     batches: Sequence[int] = BATCHES
     source: Path | None = None
     target: str | None = None
+    profile: bool = False
 
 
 @dataclass
@@ -52,6 +54,7 @@ class Results:
     rates: dict[str, Samples] = field(default_factory=dict)
     seconds: dict[str, Samples] = field(default_factory=dict)
     memory: dict[str, int] = field(default_factory=dict)
+    profiles: dict[str, list[Line]] = field(default_factory=dict)
     absent: list[str] = field(default_factory=list)
 
 
@@ -74,6 +77,8 @@ def run(plan: Plan, say: Say) -> Results:
             absent=absent,
         )  # fmt: skip
         _measure_models(plan, arms, ours, context, results, say)
+        if plan.profile:
+            _profile(plan, ours, results, say)
     finally:
         for arm in arms:
             arm.close()
@@ -124,6 +129,17 @@ def _measure_models(
         measure(f"decode at {n}", {arm.name: partial(_decode, arm, n, ids) for arm in arms})
     for n in plan.batches:
         measure(f"decode, batch of {n}", {ours.name: partial(_batch, ours, n)})
+
+
+def _profile(plan: Plan, ours: GoinferArm, results: Results, say: Say) -> None:
+    """One prefill of the most rows that one forward takes, and a decode at the shortest context."""
+    say("profiles")
+    engine, context, rows = ours.model.engine, min(plan.contexts, default=16), min(CHUNK, ours.model.engine.max_rows)
+    prompt = [100 + i % 100 for i in range(max(rows, context))]
+    results.profiles = {
+        f"prefill {rows}": profile(engine, lambda _: ours.prefill(prompt[:rows]), 1, rows),
+        f"decode at {context}": profile(engine, lambda go: ours.decode(prompt[:context], STEPS, go), STEPS, 1),
+    }
 
 
 def _prefill(arm: Arm, n: int, ids: Callable[[int], list[int]]) -> float:

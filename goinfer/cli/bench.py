@@ -32,6 +32,7 @@ def bench(
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Measured rounds; one more is run first.")] = 5,
     threads: Annotated[int, typer.Option("--threads", min=1, help="Threads of every program.")] = 2,
     quick: Annotated[bool, typer.Option("--quick", help="Prefill 512 and decode at 16 only.")] = False,
+    profile: Annotated[bool, typer.Option("--profile", help="Also show the time of every kind of step.")] = False,
     target: Target = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", parser=path, help="Write results as JSON here.")] = None,
     json: Json = False,
@@ -48,7 +49,7 @@ def bench(
             source = _source(Path(folder), synthetic)
             model = _compiled(source, Path(folder))
             peers = [(name, source if str(file) == SAME else file) for name, file in peers]
-        plan = suite.Plan(model, threads, rounds, peers, source=source, target=target)
+        plan = suite.Plan(model, threads, rounds, peers, source=source, target=target, profile=profile)
         if quick:
             plan = replace(plan, prefills=(512,), contexts=(16,), batches=())
         results = suite.run(plan, lambda what: print(f"measuring {what} ..", file=sys.stderr))

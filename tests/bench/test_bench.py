@@ -97,7 +97,8 @@ def test_a_whole_run(tiny_bundle: Bundles, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(suite, "STREAM_BYTES", 1 << 22)
     bundle, out = tiny_bundle("gemma3_text", "plain/model.gguf", "int4"), tmp_path / "r.json"
     peer = tmp_path / "no.gguf"
-    assert main(["bench", str(bundle), "--rounds", "2", "-vs", "llama.cpp", str(peer), "-o", str(out)]) == 0
+    args = ["--rounds", "2", "--profile", "-vs", "llama.cpp", str(peer), "-o", str(out)]
+    assert main(["bench", str(bundle), *args]) == 0
     text = capsys.readouterr().out
     results = json.loads(out.read_text())
     assert set(results["tokens_per_second"]) == {
@@ -109,6 +110,10 @@ def test_a_whole_run(tiny_bundle: Bundles, tmp_path: Path, monkeypatch: pytest.M
     assert results["ceilings"]["read_gb_per_s"] > 0 and results["memory"]["rss"] > 1e7
     assert {"start to first token", "open and verify"} == set(results["seconds"])
     assert f"--vs llama.cpp {peer}: no such file" in text and "openvino: not asked for" in text
+    for title in ("prefill 512", "decode at 16"):
+        steps = {line["name"]: line for line in results["profiles"][title]}
+        assert {"attn_qkv", "attn", "ffn_down", "lm_head"} <= set(steps) and steps["attn_qkv"]["products"] > 0
+        assert all(line["seconds"] >= 0 for line in steps.values())
     assert "prefill 512" in text and "of dot products" in text and "of reading" in text
     assert results["machine"]["cores"] >= 1
 
