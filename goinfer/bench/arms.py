@@ -188,10 +188,14 @@ PEERS: dict[str, Callable[[Path, int, int], Arm]] = {
 }
 
 
-def peer_named(name: str, path: Path, threads: int, context: int) -> Arm:
-    """A loaded peer. Raises UsageError for a name that is no peer, a peer that is absent, or a file it refuses."""
+def check_peer(name: str) -> None:
+    """Raise UsageError for a name that is no peer."""
     if name not in PEERS:
         raise UsageError(f"--vs {name}: no such peer: use one of {', '.join(PEERS)}")
+
+
+def open_peer(name: str, path: Path, threads: int, context: int) -> Arm:
+    """A loaded peer. Raises UsageError for one that is not installed, and for a file that is missing or refused."""
     if not path.is_file():
         raise UsageError(f"--vs {name} {path}: no such file")
     return PEERS[name](path, threads, context)

@@ -27,7 +27,7 @@ lib.llama_get_logits_ith(context, -1)
 
 _MEMORY = """
 import json, sys, goinfer
-model = goinfer.load(sys.argv[1], threads=int(sys.argv[2]))
+model = goinfer.load(sys.argv[1], threads=int(sys.argv[2]), target=sys.argv[3] or None)
 for _ in model.generate(list(range(100, 116)), max_new_tokens=16, temperature=0, ignore_eos=True):
     pass
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
@@ -35,10 +35,11 @@ print(json.dumps({"rss": int(status["VmHWM"].split()[0]) * 1024, "kv": model.eng
 """
 
 
-def first_token(bundle: Path, threads: int) -> Callable[[], float]:
+def first_token(bundle: Path, threads: int, target: str | None = None) -> Callable[[], float]:
     """Seconds of `goinfer run` for one token of a short prompt, interpreter and tokenizer included."""
     words = ["run", str(bundle), "--raw", "-p", "The capital of Japan is", "-n", "1", "--temp", "0"]
-    return lambda: _seconds([sys.executable, "-c", _OURS, *words, "--threads", str(threads)])
+    words += ["--threads", str(threads), *(["--target", target] if target else [])]
+    return lambda: _seconds([sys.executable, "-c", _OURS, *words])
 
 
 def first_token_llama_cpp(path: Path, threads: int) -> Callable[[], float]:
@@ -46,11 +47,10 @@ def first_token_llama_cpp(path: Path, threads: int) -> Callable[[], float]:
     return lambda: _seconds([sys.executable, "-c", _LLAMA_CPP, str(path), str(threads)])
 
 
-def memory(bundle: Path, threads: int) -> dict[str, int]:
+def memory(bundle: Path, threads: int, target: str | None = None) -> dict[str, int]:
     """Bytes: peak resident size of a process that loads a bundle and decodes, and its KV cache."""
-    done = subprocess.run(
-        [sys.executable, "-c", _MEMORY, str(bundle), str(threads)], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-c", _MEMORY, str(bundle), str(threads), target or ""]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise GoinferError(f"bench: measuring memory failed: {done.stderr.strip()[-300:]}")
     return {name: int(value) for name, value in json.loads(done.stdout).items()}

@@ -1,5 +1,6 @@
 """A run's results as a table for people and as JSON that stands on its own."""
 
+import json
 import os
 import platform
 import subprocess
@@ -104,6 +105,11 @@ def data(results: Results) -> dict[str, Any]:
         "profiles": {title: [vars(line) for line in lines] for title, lines in results.profiles.items()},
         "memory": results.memory, "not_measured": results.absent,
     }  # fmt: skip
+
+
+def as_json(results: Results) -> str:
+    """`data` as the text of a results file."""
+    return json.dumps(data(results), indent=1) + "\n"
 
 
 def machine() -> dict[str, Any]:

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from goinfer.bench import process
-from goinfer.bench.arms import CHUNK, Arm, GoinferArm, peer_named
+from goinfer.bench.arms import CHUNK, PEERS, Arm, GoinferArm, open_peer
 from goinfer.bench.ceilings import STREAM_BYTES, Ceilings
 from goinfer.bench.profile import Line, profile
 from goinfer.bench.rounds import Samples, interleave
 from goinfer.bench.work import Work, work_of
 from goinfer.bundle_format.errors import UsageError
+from goinfer.bundle_format.plan import Plan
 from goinfer.bundle_format.reader import Bundle
 
 PREFILLS = (1, 16, 128, 512, 2048)
@@ -28,7 +29,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Plan:
+class Request:
     """What to measure. `peers` are (name, file) pairs."""
 
     bundle: Path
@@ -58,60 +59,54 @@ class Results:
     absent: list[str] = field(default_factory=list)
 
 
-def run(plan: Plan, say: Say) -> Results:
-    """Measure. Raises UsageError for an unknown peer; one that is not installed or refuses its file is reported."""
-    context = max([*plan.prefills, *(c + STEPS for c in plan.contexts), 64])
+def run(request: Request, say: Say) -> Results:
+    """Measure. A peer that is not installed or refuses its file is reported as absent."""
+    context = max([*request.prefills, *(c + STEPS for c in request.contexts), 64])
     say("ceilings of the machine")
     ceilings = Ceilings()
-    arms, absent = _open_arms(plan, context)
+    arms, absent = _open_arms(request, context)
     try:
         ours = arms[0]
         assert isinstance(ours, GoinferArm)
         engine = ours.model.engine
         context = min(context, engine.context)
         results = Results(
-            {"target": engine.target, "threads": plan.threads, "kv": engine.kv, "bundle": plan.bundle.name,
+            {"target": engine.target, "threads": request.threads, "kv": engine.kv, "bundle": request.bundle.name,
              "recipe": ours.model.bundle.manifest["recipe"], "layers": engine.plan.n_layers,
-             "hidden": engine.plan.hidden, "vocabulary": engine.vocab, "rounds": plan.rounds},
-            work_of(engine.plan), ceilings.read_bandwidth(plan.threads, STREAM_BYTES), ceilings.dot_peak(plan.threads),
-            absent=absent,
+             "hidden": engine.plan.hidden, "vocabulary": engine.vocab, "rounds": request.rounds},
+            work_of(engine.plan), ceilings.read_bandwidth(request.threads, STREAM_BYTES),
+            ceilings.dot_peak(request.threads), absent=absent,
         )  # fmt: skip
-        _measure_models(plan, arms, ours, context, results, say)
-        if plan.profile:
-            _profile(plan, ours, results, say)
+        _measure_models(request, arms, ours, context, results, say)
+        if request.profile:
+            _profile(request, ours, results, say)
     finally:
         for arm in arms:
             arm.close()
-    _measure_processes(plan, {arm.name for arm in arms}, results, say)
+    _measure_processes(request, {arm.name for arm in arms}, results, say)
     return results
 
 
-def _open_arms(plan: Plan, context: int) -> tuple[list[Arm], list[str]]:
-    from goinfer.bench.arms import PEERS
-
-    maximum = goinfer_context(plan.bundle, context)
-    arms: list[Arm] = [GoinferArm(plan.bundle, plan.threads, maximum, target=plan.target)]
-    absent = [f"{name}: not asked for (--vs {name} MODEL.gguf)" for name in PEERS if name not in dict(plan.peers)]
-    for name, path in plan.peers:
-        if name not in PEERS:
-            raise UsageError(f"--vs {name}: no such peer: use one of {', '.join(PEERS)}")
+def _open_arms(request: Request, context: int) -> tuple[list[Arm], list[str]]:
+    maximum = _at_most(request.bundle, context)
+    arms: list[Arm] = [GoinferArm(request.bundle, request.threads, maximum, target=request.target)]
+    absent = [f"{name}: not asked for (--vs {name} MODEL.gguf)" for name in PEERS if name not in dict(request.peers)]
+    for name, path in request.peers:
         try:
-            arms.append(peer_named(name, path, plan.threads, maximum))
+            arms.append(open_peer(name, path, request.threads, maximum))
         except UsageError as error:
             absent.append(str(error))
     return arms, absent
 
 
-def goinfer_context(bundle: Path, wanted: int) -> int:
+def _at_most(bundle: Path, wanted: int) -> int:
     """As many positions as are wanted, or the model's maximum."""
-    from goinfer.bundle_format.plan import Plan as Program
-
     with Bundle.open(bundle, "off") as opened:
-        return min(wanted, Program.from_bytes(opened.section("plan")).max_context)
+        return min(wanted, Plan.from_bytes(opened.section("plan")).max_context)
 
 
 def _measure_models(
-    plan: Plan, arms: list[Arm], ours: GoinferArm, context: int, results: Results, say: Say
+    request: Request, arms: list[Arm], ours: GoinferArm, context: int, results: Results, say: Say
 ) -> None:
     rng = np.random.default_rng(0)
 
@@ -121,20 +116,20 @@ def _measure_models(
 
     def measure(name: str, work: dict[str, Callable[[], float]]) -> None:
         say(name)
-        results.rates[name] = interleave(work, plan.rounds)
+        results.rates[name] = interleave(work, request.rounds)
 
-    for n in (n for n in plan.prefills if n <= context):
+    for n in (n for n in request.prefills if n <= context):
         measure(f"prefill {n}", {arm.name: partial(_prefill, arm, n, ids) for arm in arms})
-    for n in (n for n in plan.contexts if n + STEPS <= context):
+    for n in (n for n in request.contexts if n + STEPS <= context):
         measure(f"decode at {n}", {arm.name: partial(_decode, arm, n, ids) for arm in arms})
-    for n in plan.batches:
+    for n in request.batches:
         measure(f"decode, batch of {n}", {ours.name: partial(_batch, ours, n)})
 
 
-def _profile(plan: Plan, ours: GoinferArm, results: Results, say: Say) -> None:
+def _profile(request: Request, ours: GoinferArm, results: Results, say: Say) -> None:
     """One prefill of the most rows that one forward takes, and a decode at the shortest context."""
     say("profiles")
-    engine, context, rows = ours.model.engine, min(plan.contexts, default=16), min(CHUNK, ours.model.engine.max_rows)
+    engine, context, rows = ours.model.engine, min(request.contexts, default=16), min(CHUNK, ours.model.engine.max_rows)
     prompt = [100 + i % 100 for i in range(max(rows, context))]
     results.profiles = {
         f"prefill {rows}": profile(engine, lambda _: ours.prefill(prompt[:rows]), 1, rows),
@@ -155,19 +150,20 @@ def _batch(arm: GoinferArm, n: int) -> float:
     return n * STEPS / arm.batch(n, STEPS)
 
 
-def _measure_processes(plan: Plan, present: set[str], results: Results, say: Say) -> None:
+def _measure_processes(request: Request, present: set[str], results: Results, say: Say) -> None:
     say("processes")
-    starts = {"goinfer": process.first_token(plan.bundle, plan.threads)}
-    for name, path in plan.peers:
+    starts = {"goinfer": process.first_token(request.bundle, request.threads, request.target)}
+    for name, path in request.peers:
         if name == "llama.cpp" and name in present:
-            starts[name] = process.first_token_llama_cpp(path, plan.threads)
-    results.seconds["start to first token"] = interleave(starts, plan.rounds)
-    results.seconds["open and verify"] = interleave({"goinfer": lambda: _open_and_verify(plan.bundle)}, plan.rounds)
-    results.memory = process.memory(plan.bundle, plan.threads)
-    if plan.source is not None:
+            starts[name] = process.first_token_llama_cpp(path, request.threads)
+    results.seconds["start to first token"] = interleave(starts, request.rounds)
+    opening = {"goinfer": lambda: _open_and_verify(request.bundle)}
+    results.seconds["open and verify"] = interleave(opening, request.rounds)
+    results.memory = process.memory(request.bundle, request.threads, request.target)
+    if request.source is not None:
         say("prequant")
-        results.seconds["prequant"] = interleave({"goinfer": lambda: _prequant(plan)}, 3)
-        results.facts["source_bytes"] = plan.source.stat().st_size
+        results.seconds["prequant"] = interleave({"goinfer": lambda: _prequant(request)}, 3)
+        results.facts["source_bytes"] = request.source.stat().st_size
 
 
 def _open_and_verify(bundle: Path) -> float:
@@ -176,15 +172,15 @@ def _open_and_verify(bundle: Path) -> float:
         return time.perf_counter() - started
 
 
-def _prequant(plan: Plan) -> float:
+def _prequant(request: Request) -> float:
     """With the kernels already in the object cache after the warm-up round."""
     import goinfer
 
-    out = plan.bundle.with_suffix(".bench.giw")
-    assert plan.source is not None
+    out = request.bundle.with_suffix(".bench.giw")
+    assert request.source is not None
     started = time.perf_counter()
     try:
-        goinfer.prequant(plan.source, out, quant="int4")
+        goinfer.prequant(request.source, out, quant="int4")
         return time.perf_counter() - started
     finally:
         out.unlink(missing_ok=True)

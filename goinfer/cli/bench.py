@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from goinfer.bundle_format.errors import UsageError
+from goinfer.bundle_format.output import Output
 from goinfer.cli.dashes import Command
 from goinfer.cli.options import Json, Target, path, print_json
 
@@ -43,20 +44,24 @@ def bench(
     if model is not None and synthetic is not None:
         raise UsageError("--synthetic: makes its own model: give no bundle")
     peers = [_peer(given) for given in vs or []]
+    if model is not None and any(str(file) == SAME for _, file in peers):
+        raise UsageError(f"--vs: {SAME} is the file that this run compiles: give no bundle, or the peer's own file")
+    place = None if out is None else Output(out, "results")
+    if place is not None:
+        place.check()  # before minutes of measuring
     with tempfile.TemporaryDirectory(prefix="goinfer-bench-") as folder:
         source = None
         if model is None:
             source = _source(Path(folder), synthetic)
             model = _compiled(source, Path(folder))
             peers = [(name, source if str(file) == SAME else file) for name, file in peers]
-        plan = suite.Plan(model, threads, rounds, peers, source=source, target=target, profile=profile)
+        request = suite.Request(model, threads, rounds, peers, source=source, target=target, profile=profile)
         if quick:
-            plan = replace(plan, prefills=(512,), contexts=(16,), batches=())
-        results = suite.run(plan, lambda what: print(f"measuring {what} ..", file=sys.stderr))
-    if out is not None:
-        import json as encoder
-
-        out.write_text(encoder.dumps(report.data(results), indent=1) + "\n")
+            request = replace(request, prefills=(512,), contexts=(16,), batches=())
+        results = suite.run(request, lambda what: print(f"measuring {what} ..", file=sys.stderr))
+    if place is not None:
+        with place.replacing() as file:
+            file.write(report.as_json(results).encode())
     print_json(report.data(results)) if json else print(report.text(results))
 
 
@@ -75,7 +80,10 @@ class BenchCommand(Command):
 
 
 def _peer(given: str) -> tuple[str, Path]:
+    from goinfer.bench.arms import check_peer
+
     name, _, file = given.partition("=")
+    check_peer(name)
     if not file:
         raise UsageError(f"--vs {given}: needs the peer's file: --vs {name} MODEL.gguf")
     return name, Path(file)

@@ -4,6 +4,7 @@ No test here judges a speed.
 """
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,8 @@ def test_a_whole_run(tiny_bundle: Bundles, tmp_path: Path, monkeypatch: pytest.M
         (["m.giw", "--synthetic", "1b"], "--synthetic: makes its own model"),
         (["--synthetic", "9b"], "--synthetic 9b: unknown shape"),
         (["m.giw", "--vs", "llama.cpp"], "--vs llama.cpp: needs the peer's file"),
+        (["m.giw", "--vs", "llama.cpp", "same"], "--vs: same is the file that this run compiles"),
+        (["m.giw", "--vs", "vllm", "x.gguf"], "--vs vllm: no such peer: use one of llama.cpp, openvino"),
         (["m.giw", "--rounds", "0"], "0 is not in the range"),
     ],
 )
@@ -133,7 +136,10 @@ def test_bad_usage(args: list[str], message: str, capsys: Any) -> None:
     assert message in error and error.count("\n") == 1
 
 
-def test_an_unknown_peer(tiny_bundle: Bundles, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suite, "STREAM_BYTES", 1 << 22)
-    assert main(["bench", str(tiny_bundle("llama", "plain", "int4")), "--vs", "vllm", "x.gguf"]) == 2
-    assert "--vs vllm: no such peer: use one of llama.cpp, openvino" in capsys.readouterr().err
+def test_results_go_where_a_file_may_go(tmp_path: Path, capsys: Any) -> None:
+    """Refused before anything is measured. Seen red: written in place after the run, over whatever was there."""
+    os.mkfifo(tmp_path / "pipe")
+    for place in (tmp_path / "pipe", tmp_path / "none" / "r.json", tmp_path):
+        assert main(["bench", "m.giw", "-o", str(place)]) == 1
+        error = capsys.readouterr().err
+        assert "cannot write" in error and error.count("\n") == 1, error

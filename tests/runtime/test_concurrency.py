@@ -1,8 +1,8 @@
 """One model, many callers: threads that share it, slots closed at any moment, forks.
 
 Seen red with: logits in a buffer of the engine's that the next forward overwrites (a sampler in another thread then
-reads another caller's logits); slots opened, forked and closed without the engine's lock; a fork that waits for threads
-which it does not have.
+reads another caller's logits); slots opened, forked and closed without the engine's lock; a fork that runs with the
+parent's records.
 """
 
 import os
