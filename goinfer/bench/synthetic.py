@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from goinfer.bundle_format.errors import UsageError
+from goinfer.compiler.tokenizer_spec import byte_alphabet
 
 
 @dataclass(frozen=True)
@@ -126,13 +127,10 @@ def _add_tokenizer(writer: Any, shape: Shape) -> None:
     """Two control tokens, the 256 byte letters, the one merge that readers ask for, and names up to the vocabulary."""
     import gguf
 
-    visible = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    hidden = [b for b in range(256) if b not in visible]
-    letters = [chr(b) if b in visible else chr(256 + hidden.index(b)) for b in range(256)]
     filler = [f"unused{i}" for i in range(shape.vocab - 259)]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2" if shape.family == "qwen2" else "smollm")
-    writer.add_token_list(["<|begin|>", "<|end|>", *letters, "ab", *filler])
+    writer.add_token_list(["<|begin|>", "<|end|>", *byte_alphabet(), "ab", *filler])
     kinds = [gguf.TokenType.CONTROL] * 2 + [gguf.TokenType.NORMAL] * 257 + [gguf.TokenType.UNUSED] * len(filler)
     writer.add_token_types(kinds)
     writer.add_token_merges(["a b"])

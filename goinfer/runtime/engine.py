@@ -53,6 +53,7 @@ class Slot:
     def fork(self) -> "Slot":
         """A copy that shares all state so far; pages are copied when one of the two writes to them."""
         with self._engine.exclusive() as cache:
+            self._check_open()
             return Slot(self._engine, cache.fork(self.index), self.length)
 
     def truncate(self, length: int) -> None:
@@ -60,12 +61,17 @@ class Slot:
         if not 0 <= length <= self.length:
             raise SlotError(f"cannot truncate a slot of length {self.length} to {length}")
         with self._engine.exclusive() as cache:
+            self._check_open()
             for pool in cache.pools:
                 oldest = max(0, length - pool.group.window + 1) // PAGE if pool.group.window else 0
                 if np.any(pool.table[self.index, oldest : -(-length // PAGE)] == 0):
                     raise SlotError(f"cannot truncate to {length}: a window of {pool.group.window} has moved past it")
             cache.truncate(self.index, length)
             self.length = length
+
+    def _check_open(self) -> None:
+        if self.index < 0:  # as an index it would mean the last slot, another caller's
+            raise SlotError("the slot is closed")
 
     def __enter__(self) -> "Slot":
         return self

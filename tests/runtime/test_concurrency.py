@@ -90,6 +90,22 @@ def test_a_slot_closed_inside_an_operation_is_freed_after_it(model: goinfer.Mode
     assert len(model.engine.cache._free) == CALLERS
 
 
+def test_a_closed_slot_reaches_no_other(model: goinfer.Model) -> None:
+    """Seen red: index -1 is the last slot, so a fork of a closed slot shared that one's keys and values."""
+    slots = [model.engine.new_slot() for _ in range(CALLERS)]
+    for slot in slots:
+        model.engine.forward([(slot, [5, 6, 7])])
+    closed = slots[0]
+    closed.close()
+    tables = [pool.table.copy() for pool in model.engine.cache.pools]
+    for use in (closed.fork, lambda: closed.truncate(1)):
+        with pytest.raises(SlotError, match="the slot is closed"):
+            use()
+    assert all(np.array_equal(a, pool.table) for a, pool in zip(tables, model.engine.cache.pools, strict=True))
+    for slot in slots:
+        slot.close()
+
+
 @pytest.mark.filterwarnings("ignore:This process.*multi-threaded:DeprecationWarning")
 def test_a_fork_is_refused(model: goinfer.Model) -> None:
     child = os.fork()
