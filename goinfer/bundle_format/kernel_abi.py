@@ -13,7 +13,7 @@ u32* out)` writes the CRC-32C of each of n_chunks consecutive chunks of equal si
 
 import numpy as np
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 
 FORWARD_SYMBOL = "goinfer_forward"
 WORKER_SYMBOL = "goinfer_worker"
@@ -80,10 +80,15 @@ def round_up(n: int, multiple: int) -> int:
     return -(-n // multiple) * multiple
 
 
+Q8_GROUP_BYTES, Q8_SCALE, Q8_OFFSET, Q8_WEIGHTED = 48, 32, 36, 40
+"""A group of int8 activations: 32 codes, f32 scale, i32 offset (-8 * sum of the codes: what 4-bit weights with their
+zero at 8 need), f32 scale * sum of the codes (what a weight's minimum needs), 4 unused bytes. A group is one piece, so
+that a kernel needs one address for each row."""
+
+
 def q8_row_bytes(k: int) -> int:
-    """Bytes of one row of int8 activations: codes [K], f32 scales [K/32], i32 code sums [K/32]; K padded to 32."""
-    padded = round_up(k, GROUP)
-    return round_up(padded + 8 * (padded // GROUP), 64)
+    """Bytes of one row of int8 activations, K padded to whole groups."""
+    return round_up(round_up(k, GROUP) // GROUP * Q8_GROUP_BYTES, 64)
 
 
 def f32_row_bytes(k: int) -> int:

@@ -20,11 +20,15 @@ from goinfer.bundle_format import kernel_abi as abi
 from goinfer.bundle_format.plan import Kernel
 from goinfer.codegen.compile import compile_kernel
 from goinfer.codegen.image import link
-from goinfer.codegen.target import target_named
+from goinfer.codegen.target import TARGETS, target_named
+from goinfer.runtime.cpu import cpu_flags
 from tests.kernels import emulator
 
-NATIVE_TARGETS = ("x86-64-v3", "emulated-avxvnni", "emulated-v4-vnni")
-"""Targets whose kernels any AVX2 machine can run."""
+NATIVE_TARGETS = (
+    "x86-64-v3", "emulated-avxvnni", "emulated-v4-vnni",
+    *(name for name in ("x86-64-v3-avxvnni", "x86-64-v4-vnni") if set(TARGETS[name].needs) <= cpu_flags()),
+)  # fmt: skip
+"""Targets whose kernels run here: those of any AVX2 machine, and the real VNNI ones where the machine has them."""
 
 if os.environ.get("GOINFER_REQUIRE_AARCH64") and emulator.missing() is not None:
     raise RuntimeError(f"GOINFER_REQUIRE_AARCH64 is set, and the aarch64 kernels cannot run: {emulator.missing()}")

@@ -132,7 +132,7 @@ def _finish(p: _Problem, rows: Rows, head: V, row: V) -> None:
 def _write_q8(p: _Problem, total: Ptr, divisor: V, row: Ptr, head: V) -> None:
     """The head's groups of a row of int8 activations."""
     groups = p.shape.kv.head_dim // GROUP
-    sink = row_sink(p.frame.target, "q8", row, i64(p.out_width))
+    sink = row_sink("q8", row)
     with for_(0, groups) as loop:
         values = load_group(p.frame.target, total + loop.iv * (4 * GROUP))
         sink(head * groups + loop.iv, [v / splat(divisor, v.lanes) for v in values])

@@ -69,7 +69,7 @@ def build(frame: Frame) -> None:
         sources = [row_source(x)]
         if gated:
             sources.append(second_half(frame.target, stage, x, size))
-        sink = row_sink(frame.target, frame.attrs["out"], frame.ptr(1) + row * frame.int(2), size)
+        sink = row_sink(frame.attrs["out"], frame.ptr(1) + row * frame.int(2))
 
         def group(at: V, values: list[Group], carried: list[V]) -> Sequence[V]:
             sink(at, _finished(act, values))
