@@ -10,7 +10,21 @@ from dataclasses import dataclass
 
 from goinfer.bundle_format.kernel_abi import GROUP, PANEL, Q8_GROUP_BYTES, Q8_SCALE, Q8_WEIGHTED
 from goinfer.codegen.dot import dot_rows
-from goinfer.codegen.dsl import Ptr, V, bitcast, const, convert, fma, for_, if_, splat, zext
+from goinfer.codegen.dsl import (
+    CACHE_LINE,
+    Ptr,
+    V,
+    bitcast,
+    const,
+    convert,
+    fma,
+    for_,
+    if_,
+    prefetch,
+    select,
+    splat,
+    zext,
+)
 from goinfer.codegen.target import Target
 
 BLOCK_BYTES = {"f32": 2048, "bf16": 1024, "int8": 544, "int8int8": 544, "int4": 288, "int4min": 320}
@@ -19,6 +33,13 @@ BLOCK_BYTES = {"f32": 2048, "bf16": 1024, "int8": 544, "int8int8": 544, "int4": 
 _CODE_BYTES = {"int8": 512, "int8int8": 512, "int4": 256, "int4min": 256}
 QUANTISED_INPUT = ("int8int8", "int4", "int4min")
 """Formats whose kernels read int8 activations."""
+
+_AHEAD = 16
+"""Blocks between the one in work and the one asked for: 4.6 kB of int4. Panels follow each other in memory as tiles do
+in a thread's run, so this reaches into the next panel; the hardware's own prefetch stops at a page's end."""
+
+_FLOAT_SUMS = 16
+"""Sums that a tile of float weights may keep: it needs no other registers than a weight and an activation."""
 
 Store = Callable[[int, int, V], None]
 """Takes a finished vector: (row of the tile, part of the panel, its sums)."""
@@ -40,28 +61,29 @@ class Product:
         return self.groups * BLOCK_BYTES[self.fmt]
 
     @property
-    def most_rows(self) -> int:
-        """Rows of the largest register tile: accumulators, sums in flight and unpacked weights fit the registers."""
-        return 8 if self.target.registers == 32 else 4
+    def tile_rows(self) -> tuple[int, ...]:
+        """Rows of the register tiles, largest first: accumulators and sums in flight fit the registers."""
+        return (12, 8, 4, 2, 1) if self.target.registers == 32 else (4, 2, 1)
 
 
 def for_row_tiles(p: Product, start: V, stop: V, body: Callable[[V, int], None]) -> None:
-    """body(first row, rows) over rows [start, stop): as many of the largest tile as fit, then halves of it."""
-    size = p.most_rows
-    whole = start + (stop - start) // size * size
-    with for_(start, whole, size) as loop:
-        body(loop.iv, size)
-    while size > 1:
-        size //= 2
-        with if_(((stop - start) & size).ne(0)):
-            body(whole, size)
-        whole = whole + ((stop - start) & size)
+    """body(first row, rows) over rows [start, stop): as many of the largest tile as fit, then at most one of each."""
+    largest, *smaller = p.tile_rows
+    at = start + (stop - start) // largest * largest
+    with for_(start, at, largest) as loop:
+        body(loop.iv, largest)
+    for size in smaller:
+        fits = stop - at >= size
+        with if_(fits):
+            body(at, size)
+        at = select(fits, at + size, at)
 
 
 def panel_times_rows(p: Product, weights: Ptr, row: V, n_rows: int, store: Store) -> None:
     """Rows [row, row + n_rows) against the panel at `weights`; few rows take several parts of the panel together."""
     parts = PANEL // p.target.lanes
-    together = min(parts, max(1, p.most_rows // n_rows if p.fmt in QUANTISED_INPUT else 16 // n_rows))
+    room = p.tile_rows[0] if p.fmt in QUANTISED_INPUT else _FLOAT_SUMS
+    together = min(parts, max(1, 1 << (room // n_rows).bit_length() - 1))
     x_rows = [p.x + (row + i) * p.x_stride for i in range(n_rows)]
     for first in range(0, parts, together):
         chosen = range(first, first + together)
@@ -76,6 +98,8 @@ def _accumulate(p: Product, weights: Ptr, x_rows: list[Ptr], parts: range) -> li
     zero = const(0.0, ("f32", p.target.lanes))
     with for_(0, p.groups, carry=[zero] * (len(x_rows) * len(parts))) as loop:
         block = weights + loop.iv * BLOCK_BYTES[p.fmt]
+        for line in range(0, BLOCK_BYTES[p.fmt], CACHE_LINE):
+            prefetch(block + (_AHEAD * BLOCK_BYTES[p.fmt] + line))
         if p.fmt in QUANTISED_INPUT:
             at = [x + loop.iv * Q8_GROUP_BYTES for x in x_rows]
             acc = _group_of_codes(p, block, at, parts, loop.args)
