@@ -57,9 +57,6 @@ CTX = np.dtype(
 SEMAPHORE_BYTES = 64
 """Distance between two workers' semaphores; a POSIX sem_t is at most 32 bytes on the supported systems."""
 
-ROW_BLOCK = 64
-"""Rows that one tile of a matmul covers (the activations of a block stay in L2 while weight panels pass by)."""
-
 PANEL = 16
 """Output rows of a weight panel: the unit of the weight layout and of a matmul's tiles."""
 
@@ -73,6 +70,10 @@ KV_BLOCK = 256
 """Absolute positions that one softmax partial covers; partials combine in ascending order."""
 
 KV_DTYPES = ("f32", "f16", "int8")
+
+
+MATMUL_KINDS = ("matmul", "matmul_gated")
+"""Kernel kinds whose operand 0 is a packed matrix that every row meets."""
 
 
 def round_up(n: int, multiple: int) -> int:

@@ -2,16 +2,7 @@
 
 import numpy as np
 
-from goinfer.bundle_format.kernel_abi import (
-    GROUP,
-    Q8_GROUP_BYTES,
-    Q8_OFFSET,
-    Q8_SCALE,
-    Q8_WEIGHTED,
-    f32_row_bytes,
-    q8_row_bytes,
-    round_up,
-)
+from goinfer.bundle_format.kernel_abi import GROUP, f32_row_bytes, q8_row_bytes, round_up
 from goinfer.codegen import reference
 from tests.kernels.harness import aligned
 
@@ -50,31 +41,9 @@ def f32_values(rows: np.ndarray, k: int) -> np.ndarray:
     return rows[:, :k]
 
 
-def q8_rows(codes: np.ndarray, scales: np.ndarray, sums: np.ndarray) -> np.ndarray:
-    """q8 rows of codes [R, K padded], scales and sums [R, groups]; the bytes that nothing reads are poison."""
-    n, groups = scales.shape
-    rows = aligned((n, q8_row_bytes(codes.shape[1])), np.uint8)
-    parts = rows[:, : groups * Q8_GROUP_BYTES].reshape(n, groups, Q8_GROUP_BYTES)
-    parts[:, :, :GROUP] = codes.reshape(n, groups, GROUP).view(np.uint8)
-    with np.errstate(invalid="ignore"):
-        weighted = scales * sums.astype(np.float32)
-    fields = ((Q8_SCALE, scales), (Q8_OFFSET, -8 * sums), (Q8_WEIGHTED, weighted))
-    for at, values in fields:
-        parts[:, :, at : at + 4] = np.ascontiguousarray(values).view(np.uint8).reshape(n, groups, 4)
-    return rows
-
-
 def q8_parts(rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(codes, scales, sums) of q8 rows, padding included; asserts that a group's two sums agree."""
-    n, groups = len(rows), round_up(k, GROUP) // GROUP
-    parts = np.ascontiguousarray(rows[:, : groups * Q8_GROUP_BYTES]).reshape(n, groups, Q8_GROUP_BYTES)
-    codes = np.ascontiguousarray(parts[:, :, :GROUP]).view(np.int8).reshape(n, -1)
-    scales, offsets, weighted = (
-        np.ascontiguousarray(parts[:, :, at : at + 4]).view(dtype)[..., 0]
-        for at, dtype in ((Q8_SCALE, np.float32), (Q8_OFFSET, np.int32), (Q8_WEIGHTED, np.float32))
-    )
-    assert (offsets % 8 == 0).all()
-    sums = offsets // -8
+    codes, scales, sums, weighted = reference.unpack_q8(rows, k)
     with np.errstate(invalid="ignore"):
         assert np.array_equal(weighted, scales * sums.astype(np.float32), equal_nan=True)
     return codes, scales, sums

@@ -12,9 +12,9 @@ from goinfer.codegen.errors import CompileError
 from goinfer.codegen.image import CodeImage
 from goinfer.codegen.target import TARGETS
 from tests.kernels.attention_case import Case, random_case, tiles_of
-from tests.kernels.harness import AARCH64, NATIVE_TARGETS, image_of
+from tests.kernels.harness import AARCH64, NATIVE_TARGETS, V4, image_of
 
-LANE_STRUCTURES = ("x86-64-v3", "emulated-v4-vnni")
+LANE_STRUCTURES = ("x86-64-v3", V4)
 """One target of each vector width among NATIVE_TARGETS; attention takes no dot-product instruction."""
 
 WITH_AARCH64 = (*LANE_STRUCTURES, AARCH64)

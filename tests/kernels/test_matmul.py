@@ -8,22 +8,24 @@ fma.
 import numpy as np
 import pytest
 
-from goinfer.bundle_format.kernel_abi import ROW_BLOCK, f32_row_bytes, round_up
+from goinfer.bundle_format.kernel_abi import f32_row_bytes, round_up
 from goinfer.codegen import reference
 from goinfer.codegen.kernels.matmul_tiles import QUANTISED_INPUT
 from goinfer.compiler.checkpoints.ggml_grids import Grid
 from goinfer.compiler.quant.formats import format_named, quantise_activations
 from tests.kernels.harness import NATIVE_TARGETS, Call, aligned, place, run
-from tests.kernels.rows import q8_rows
 
 FORMATS = ("f32", "bf16", "int8", "int8int8", "int4", "int4min")
+ROW_BLOCK = 48
+"""Rows of a tile: whole register tiles, and one left over."""
+
 SIZES = [(16, 32, 1), (48, 96, 3), (40, 112, 5), (176, 576, 9), (16, 1536, 70)]
 
 
 def packed_rows(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Packed q8 rows and the values they stand for."""
     codes, scales, sums = quantise_activations(x)
-    return q8_rows(codes, scales, sums), reference.dequantise(codes, scales, x.shape[1])
+    return place(reference.pack_q8(codes, scales, sums)), reference.dequantise(codes, scales, x.shape[1])
 
 
 def case(fmt: str, n: int, k: int, rows: int, seed: int, kind: str = "normal") -> tuple[Call, np.ndarray, np.ndarray]:

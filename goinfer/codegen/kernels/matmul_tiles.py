@@ -19,9 +19,7 @@ from goinfer.codegen.dsl import (
     convert,
     fma,
     for_,
-    if_,
     prefetch,
-    select,
     splat,
     zext,
 )
@@ -62,21 +60,25 @@ class Product:
 
     @property
     def tile_rows(self) -> tuple[int, ...]:
-        """Rows of the register tiles, largest first: accumulators and sums in flight fit the registers."""
-        return (12, 8, 4, 2, 1) if self.target.registers == 32 else (4, 2, 1)
+        """Rows of the register tiles, largest first: accumulators and sums in flight fit the registers.
+
+        Sizes between the largest and one cost compile time and are worth it for small batches of the formats of codes.
+        """
+        if self.fmt not in QUANTISED_INPUT:
+            return (8, 1) if self.target.registers == 32 else (4, 1)
+        if self.target.registers == 16:
+            return (4, 2, 1)
+        return (12, 8, 4, 2, 1) if self.target.lanes == 16 else (8, 4, 2, 1)
 
 
 def for_row_tiles(p: Product, start: V, stop: V, body: Callable[[V, int], None]) -> None:
-    """body(first row, rows) over rows [start, stop): as many of the largest tile as fit, then at most one of each."""
-    largest, *smaller = p.tile_rows
-    at = start + (stop - start) // largest * largest
-    with for_(start, at, largest) as loop:
-        body(loop.iv, largest)
-    for size in smaller:
-        fits = stop - at >= size
-        with if_(fits):
-            body(at, size)
-        at = select(fits, at + size, at)
+    """body(first row, rows) over rows [start, stop): as many of the largest tile as fit, then of the next."""
+    at = start
+    for size in p.tile_rows:
+        past = at + (stop - at) // size * size
+        with for_(at, past, size) as loop:
+            body(loop.iv, size)
+        at = past
 
 
 def panel_times_rows(p: Product, weights: Ptr, row: V, n_rows: int, store: Store) -> None:
