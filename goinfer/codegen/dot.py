@@ -11,7 +11,7 @@ consecutive instructions belong to different sums, so that none waits for the on
 from collections.abc import Callable, Sequence
 
 from goinfer.bundle_format.kernel_abi import Q8_OFFSET
-from goinfer.codegen.dsl import Ptr, V, bitcast, const, intrinsic, splat
+from goinfer.codegen.dsl import Ptr, V, bitcast, const, insert, intrinsic, shuffle, splat
 from goinfer.codegen.target import Target
 
 NIBBLES = ("int4", "int4min")
@@ -24,7 +24,8 @@ Codes = Callable[[int], V]
 
 def dot_rows(target: Target, fmt: str, parts: Sequence[Codes], groups: Sequence[Ptr]) -> list[V]:
     """Sums over the group as i32 [lanes], ordered by row of X, then by part."""
-    sums = {"maddubs": _maddubs, "vnni": _vnni, "vnni-emulated": _vnni, "sdot": _sdot}[target.dot]
+    sums = {"maddubs": _maddubs, "vnni": _vnni, "vnni-emulated": _vnni, "sdot": _sdot,
+            "smmla": _smmla}[target.dot]  # fmt: skip
     return sums(target, fmt, parts, groups)
 
 
@@ -119,3 +120,45 @@ def _sdot(target: Target, fmt: str, parts: Sequence[Codes], groups: Sequence[Ptr
         return intrinsic("llvm.aarch64.neon.sdot.v4i32.v16i8", ("i32", 4), total, w, a)
 
     return _accumulate(target, parts, groups, _offsets(target, fmt, parts, groups), step)
+
+
+def _smmla(target: Target, fmt: str, parts: Sequence[Codes], groups: Sequence[Ptr]) -> list[V]:
+    """NEON smmla: two rows of X by two output rows, eight k at a time. A row without a partner takes sdot.
+
+    Two vectors of four k each, zipped by output row, hold eight consecutive k of two output rows. A pair's sums lie
+    as [x0 w0, x0 w1, x1 w0, x1 w1], and are brought into one vector of four outputs for each row at the end.
+    """
+    paired = len(groups) // 2 * 2
+    zero, word = const(0, ("i32", 4)), ("i32", 4)
+    sums = {(i, j, half): zero for i in range(0, paired, 2) for j in range(len(parts)) for half in range(2)}
+    for chunk in range(0, _CHUNKS, 2):
+        zipped = [_zipped(codes(chunk), codes(chunk + 1)) for codes in parts]
+        for i in range(0, paired, 2):
+            a = _two_rows(groups[i] + 4 * chunk, groups[i + 1] + 4 * chunk)
+            for j, halves in enumerate(zipped):
+                for half, w in enumerate(halves):
+                    total = sums[i, j, half]
+                    sums[i, j, half] = intrinsic("llvm.aarch64.neon.smmla.v4i32.v16i8", word, total, a, w)
+    out = _offsets(target, fmt, parts, groups[:paired])
+    for i in range(0, paired, 2):
+        for j in range(len(parts)):
+            low, high = sums[i, j, 0], sums[i, j, 1]
+            for row, lanes in enumerate(([0, 1, 4, 5], [2, 3, 6, 7])):
+                slot = (i + row) * len(parts) + j
+                out[slot] = out[slot] + shuffle(low, high, lanes)
+    return out + (_sdot(target, fmt, parts, groups[paired:]) if paired < len(groups) else [])
+
+
+def _zipped(low: V, high: V) -> tuple[V, V]:
+    """Vectors of k 0..3 and k 4..7 of four output rows as k 0..7 of rows 0 and 1, and of rows 2 and 3."""
+    a, b = bitcast(low, ("i32", 4)), bitcast(high, ("i32", 4))
+    pairs = [shuffle(a, b, lanes) for lanes in ([0, 4, 1, 5], [2, 6, 3, 7])]
+    return bitcast(pairs[0], ("i8", 16)), bitcast(pairs[1], ("i8", 16))
+
+
+def _two_rows(first: Ptr, second: Ptr) -> V:
+    """Eight activations of each of two rows."""
+    both = const(0, ("i64", 2))
+    for i, at in enumerate((first, second)):
+        both = insert(both, at.load("i64", 4), i)
+    return bitcast(both, ("i8", 16))
