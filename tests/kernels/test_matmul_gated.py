@@ -1,7 +1,7 @@
 """Gate, up and activation in one step: the same bytes as a matmul followed by gate_act, for every format and target.
 
-Seen red with: up panels taken from I / 16 + 1 on; the second gate panel's bias for both; rows of the second block of
-kept rows read from the first.
+Seen red with: up panels taken from I / 16 + 1 on; the second gate panel's bias for both; the second half of the
+kept rows finished from the first.
 """
 
 import numpy as np
