@@ -71,6 +71,12 @@ KV_BLOCK = 256
 
 KV_DTYPES = ("f32", "f16", "int8")
 
+ATTENTION_ROWS = 24
+"""Most rows of one attention tile; a tile has at most as many rows of one slot as share its keys and values."""
+
+ATTENTION_TILE_FIELDS = 4
+"""i32 of an attention tile: first row, rows, block of the context or -1 for all of it, where its partials lie."""
+
 
 MATMUL_KINDS = ("matmul", "matmul_gated")
 """Kernel kinds whose operand 0 is a packed matrix that every row meets."""
@@ -95,6 +101,11 @@ def q8_row_bytes(k: int) -> int:
 def f32_row_bytes(k: int) -> int:
     """Bytes of one row of f32 activations, K padded to a weight group so that a matmul may read whole groups."""
     return round_up(4 * round_up(k, GROUP), 64)
+
+
+def partial_bytes(head_dim: int, lines: int) -> int:
+    """Bytes of a block's attention partials of some lines: maxima, sums (each f32, padded to 16), sums of values."""
+    return 8 * round_up(lines, 16) + 4 * lines * round_up(head_dim, 16)
 
 
 def kv_head_bytes(head_dim: int, dtype: str) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from goinfer.bundle_format.kernel_abi import ABI_VERSION, GROUP, PANEL, round_up
+from goinfer.bundle_format.kernel_abi import ABI_VERSION, GROUP, PANEL, partial_bytes, round_up
 from goinfer.bundle_format.plan import KVGroup, Plan, RopeTable, Weight
 from goinfer.codegen.errors import CompileError
 from goinfer.compiler.checkpoints.ggml_grids import is_four_bit
@@ -310,11 +310,15 @@ def _attention(low: _Lowering, op: GraphOp) -> None:
     group, state = _group_name(low.view.kv_layers[a["layer"]].window), f"kv:{a['layer']}"
     target = _make(low, out, op.label, rep)
     sinks = low.build.weight(low.param(op, "sinks")) if attrs["sinks"] else "none"
+    # A "row" of this buffer holds a block of the context of a row that is split, not one of the forward's rows.
+    partials_of_a_block = a["n_kv_heads"] * partial_bytes(a["head_dim"], a["n_heads"] // a["n_kv_heads"])
+    partials = low.build.buffer(f"{op.label}.partials", partials_of_a_block // 4, "f32")
     low.build.step(
         op.label, low.build.kernel("attention", attrs),
-        [q, target, f"pages:{group}", "io:positions", "io:slots", "io:att_tiles", sinks],
-        reads=[q, state], writes=[target], domain="att_tiles", units=a["n_heads"],
-        ints=[low.build.stride(q), low.build.stride(target), state, "max_pages", a["window"]],
+        [q, target, f"pages:{group}", "io:positions", "io:slots", "io:att_tiles", sinks, partials, "io:att_counters"],
+        reads=[q, state], writes=[target, partials], domain="att_tiles", units=a["n_kv_heads"],
+        ints=[low.build.stride(q), low.build.stride(target), state, "max_pages", a["window"],
+              low.build.stride(partials)],
         floats=[a["softcap"]],
     )  # fmt: skip
 
