@@ -260,6 +260,10 @@ def _add(p: PlanReference, s: Step, a: Attrs, t: Tape) -> None:
     t.put(s.operands[0], t.rows(s.operands[0]) + t.rows(s.operands[1]))
 
 
+def _keep_rows(p: PlanReference, s: Step, a: Attrs, t: Tape) -> None:
+    """Every row of a tape is wanted."""
+
+
 def _scale(p: PlanReference, s: Step, a: Attrs, t: Tape) -> None:
     t.put(s.operands[0], t.rows(s.operands[0]) * np.float32(s.floats[0]))
 
@@ -280,6 +284,7 @@ _MEANING: dict[str, Callable[[PlanReference, Step, Attrs, Tape], None]] = {
     "softcap": _softcap,
     "add": _add,
     "scale": _scale,
+    "keep_rows": _keep_rows,
     "argmax": _argmax,
 }
 
@@ -295,5 +300,5 @@ def outputs(kind: str, attrs: Attrs, step: Step) -> list[str]:
 
 _TARGET = {
     "embed": 2, "quantise": 1, "matmul": 2, "matmul_gated": 2, "attention": 1, "gate_act": 1, "softcap": 0, "add": 0,
-    "scale": 0, "argmax": 1,
+    "scale": 0, "keep_rows": 0, "argmax": 1,
 }  # fmt: skip

@@ -222,7 +222,9 @@ class Engine:
         self, chunk: list[tuple[Slot, np.ndarray, bool]], wanted: str, logits: np.ndarray, hidden: np.ndarray | None
     ) -> int:
         """Run one chunk of at most max_rows rows; returns the number of logits rows written."""
-        inputs, runs, rows, n_wanted = self.program.inputs, [], 0, 0
+        inputs, rows, n_wanted = self.program.inputs, 0, 0
+        runs: list[tuple[int, int]] = []
+        wanted_runs: list[tuple[int, int]] = []
         for slot, ids, last in chunk:
             n, start = len(ids), slot.length
             self.cache.prepare(slot.index, start, start + n)
@@ -232,13 +234,16 @@ class Engine:
             runs.append((rows, n))
             if wanted == "all":
                 inputs["wanted"][n_wanted : n_wanted + n] = np.arange(rows, rows + n)
+                wanted_runs.append((rows, n))
                 n_wanted += n
             elif wanted == "last" and last:
                 inputs["wanted"][n_wanted] = rows + n - 1
+                wanted_runs.append((rows + n - 1, 1))
                 n_wanted += 1
             rows += n
         self.program.reach(max(slot.length + len(ids) for slot, ids, _ in chunk))
-        self._ctx["counts"][0] = (rows, n_wanted, self.program.set_tiles(runs), 1)
+        tiles = (self.program.set_tiles("att_tiles", runs), self.program.set_tiles("att_wanted", wanted_runs))
+        self._ctx["counts"][0] = (rows, n_wanted, *tiles, 1)
         self.program.set_logits(int(logits.ctypes.data) if n_wanted else 0)
         self._execute(rows, hidden)
         for slot, ids, _ in chunk:

@@ -49,6 +49,7 @@ class Program:
             "slots": np.zeros(max_rows, np.int32),
             "wanted": np.zeros(max_rows, np.int32),
             "att_tiles": np.zeros((2 * max_rows, ATTENTION_TILE_FIELDS), np.int32),
+            "att_wanted": np.zeros((2 * max_rows, ATTENTION_TILE_FIELDS), np.int32),
             "att_counters": np.zeros(counters, np.int64),
             "argmax": np.zeros(max_rows, np.int32),
         }
@@ -115,13 +116,15 @@ class Program:
         flat = np.frombuffer(self._arena, np.float32, n * stride, start)
         return flat.reshape(n, stride)[:, :width].copy()
 
-    def set_tiles(self, runs: list[tuple[int, int]]) -> int:
+    def set_tiles(self, name: str, runs: list[tuple[int, int]]) -> int:
         """Attention tiles of runs (first row, rows) of one slot and consecutive positions; returns their number.
+
+        `name` is the list to fill: "att_tiles" or "att_wanted".
 
         A lone row whose context has several blocks gets a tile for each, as long as there is room for their partials
         (max_rows blocks in all). Needs the rows' positions.
         """
-        tiles, positions = self.inputs["att_tiles"], self.inputs["positions"]
+        tiles, positions = self.inputs[name], self.inputs["positions"]
         n = used = 0
         for first, count in runs:
             blocks = int(positions[first]) // KV_BLOCK + 1

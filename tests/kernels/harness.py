@@ -122,7 +122,7 @@ def records(call: Call, addresses: list[int]) -> tuple[np.ndarray, np.ndarray]:
     step["float"][0, : len(call.floats)] = call.floats
     step["domain"], step["row_tile"] = abi.DOMAINS.index(call.domain), call.row_tile
     step["units"] = call.units
-    ctx["counts"][0] = [call.rows, call.wanted, call.att_tiles, 1]
+    ctx["counts"][0] = [call.rows, call.wanted, call.att_tiles, call.att_tiles, 1]
     ctx["threads"] = 1
     return step, ctx
 

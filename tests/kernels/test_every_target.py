@@ -23,8 +23,8 @@ from goinfer.codegen.target import TARGETS, target_named
 SPECS = [
     Kernel("embed_int4", "embed", {"format": "int4"}),
     Kernel("embed_bf16", "embed", {"format": "bf16"}),
-    Kernel("norm_plain", "norm", {"norm": "rms", "add": "none", "out": "f32", "gather": True, "domain": "wanted"}),
-    Kernel("norm_post", "norm", {"norm": "rms", "add": "normed", "out": "q8", "gather": False, "domain": "rows"}),
+    Kernel("norm_plain", "norm", {"norm": "rms", "add": "none", "out": "f32", "domain": "wanted"}),
+    Kernel("norm_post", "norm", {"norm": "rms", "add": "normed", "out": "q8", "domain": "rows"}),
     Kernel("quantise", "quantise", {"domain": "rows"}),
     Kernel("silu", "gate_act", {"act": "silu", "out": "q8", "gated": True}),
     Kernel("gelu", "gate_act", {"act": "gelu_tanh", "out": "f32", "gated": True}),
@@ -32,6 +32,7 @@ SPECS = [
     Kernel("argmax", "argmax", {}),
     Kernel("topk", "topk", {}),
     Kernel("softcap", "softcap", {"domain": "wanted"}),
+    Kernel("keep_rows", "keep_rows", {}),
     Kernel("add", "add", {"domain": "rows"}),
     Kernel("scale", "scale", {"domain": "rows"}),
     Kernel("matmul_int4", "matmul", {"format": "int4", "epilogue": "add", "bias": True, "domain": "rows"}),
