@@ -23,9 +23,9 @@ N_POINTERS = 12
 N_INTS = 10
 N_FLOATS = 8
 
-DOMAINS = ("rows", "wanted", "att_tiles", "att_wanted", "fixed")
-"""What a step's tiles are counted over: rows of the forward, rows whose logits are wanted, attention tiles of all rows
-or of the wanted ones, or 1."""
+DOMAINS = ("rows", "wanted", "logits", "greedy", "att_tiles", "att_wanted", "fixed")
+"""What a step's tiles are counted over: rows of the forward, rows that somebody wants a result of (their logits, or
+their greedy token alone), attention tiles of all rows or of the wanted ones, or 1."""
 
 STEP = np.dtype(
     {
@@ -49,7 +49,7 @@ CTX = np.dtype(
             ("<i8", len(DOMAINS)), "<u8", "<i8", "<i8", "<u8", "<i8", "<u8", "<u8", "<u8",
             "<u8", "<i8", "<i8", "<u8", "<i8", "<i8",
         ],
-        "offsets": [0, 40, 48, 56, 64, 72, 80, 88, 96, 104, 112, 120, 128, 192, 256],
+        "offsets": [0, 56, 64, 72, 80, 88, 96, 104, 112, 120, 128, 136, 144, 192, 256],
         "itemsize": 320,
     }
 )  # fmt: skip

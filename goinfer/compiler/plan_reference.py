@@ -268,6 +268,10 @@ def _scale(p: PlanReference, s: Step, a: Attrs, t: Tape) -> None:
     t.put(s.operands[0], t.rows(s.operands[0]) * np.float32(s.floats[0]))
 
 
+def _greedy(p: PlanReference, s: Step, a: Attrs, t: Tape) -> None:
+    """A tape wants logits, so nothing is greedy on it."""
+
+
 def _argmax(p: PlanReference, s: Step, a: Attrs, t: Tape) -> None:
     t.argmax = kernels.argmax(t.rows(s.operands[0]))
 
@@ -286,6 +290,8 @@ _MEANING: dict[str, Callable[[PlanReference, Step, Attrs, Tape], None]] = {
     "scale": _scale,
     "keep_rows": _keep_rows,
     "argmax": _argmax,
+    "matmul_best": _greedy,
+    "best_of": _greedy,
 }
 
 
@@ -293,6 +299,8 @@ def outputs(kind: str, attrs: Attrs, step: Step) -> list[str]:
     """Operands that a step writes, the main one first; keys and values are "kv:<layer>"."""
     if kind == "norm":
         return [step.operands[2], *([step.operands[0]] if attrs["add"] != "none" else [])]
+    if kind in ("matmul_best", "best_of"):
+        return []
     if kind == "qkv_post":
         return [step.operands[1], str(step.ints[2])]
     return [step.operands[_TARGET[kind]]]

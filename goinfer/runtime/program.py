@@ -55,6 +55,7 @@ class Program:
         }
         self.logits_stride = f32_row_bytes(plan.vocab)
         self._logits_uses: list[tuple[int, int]] = []
+        self._choices_uses: list[tuple[int, int]] = []
         self._rope_uses: list[tuple[int, int, str]] = []
         self.steps = np.zeros(len(plan.steps), STEP)
         for i, step in enumerate(plan.steps):
@@ -66,6 +67,8 @@ class Program:
         for j, operand in enumerate(step.operands):
             record["ptr"][j] = self._address(operand, i, j)
         for j, value in enumerate(step.ints):
+            if value == "choices":
+                self._choices_uses.append((i, j))
             record["int"][j] = self._integer(value)
         record["float"][: len(step.floats)] = step.floats
         record["domain"] = DOMAINS.index(step.domain)
@@ -91,8 +94,8 @@ class Program:
     def _integer(self, value: int | str) -> int:
         if isinstance(value, int):
             return value
-        if value == "max_pages":
-            return self.cache.max_pages
+        if value in ("max_pages", "choices"):
+            return self.cache.max_pages if value == "max_pages" else self.plan.vocab
         layer = int(value.removeprefix("kv:"))
         return next(p.layer_offsets[layer] for p in self.cache.pools if layer in p.layer_offsets)
 
@@ -100,6 +103,16 @@ class Program:
         """Where the head writes: rows of `logits_stride` bytes, one per wanted row."""
         for i, j in self._logits_uses:
             self.steps["ptr"][i, j] = address
+
+    @property
+    def has_greedy(self) -> bool:
+        """Whether the plan finds greedy tokens without writing logits."""
+        return bool(self._choices_uses)
+
+    def set_choices(self, n: int) -> None:
+        """How many ids, from 0 on, a greedy token is chosen from."""
+        for i, j in self._choices_uses:
+            self.steps["int"][i, j] = n
 
     def reach(self, positions: int) -> None:
         """Extend the rotary tables to cover positions [0, positions)."""

@@ -114,6 +114,20 @@ def test_last_rows_are_those_of_all_rows(bundle: Path, max_rows: int) -> None:
         assert_same_bytes(model.engine.forward(list(zip(slots, prompts, strict=True))), want)
 
 
+@pytest.mark.parametrize("max_rows", [7, 512])
+def test_greedy_tokens_are_those_of_the_logits(bundle: Path, max_rows: int) -> None:
+    """Of several sequences together, with and without a limit on the ids."""
+    with goinfer.load(bundle, threads=2, slots=4, max_rows=max_rows) as model:
+        prompts = [ids_of(model, n, seed=n) for n in (1, 30, 9)]
+        for choices in (model.engine.vocab, model.engine.vocab // 2):
+            slots = [model.engine.new_slot() for _ in prompts]
+            found = model.engine.greedy(list(zip(slots, prompts, strict=True)), choices)
+            want = [int(np.asarray(model.forward(ids))[-1, :choices].argmax()) for ids in prompts]
+            assert found.dtype == np.int32 and found.tolist() == want
+            for slot in slots:
+                slot.close()
+
+
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("max_rows", [1, 2, 512])
 def test_long_lone_rows(bundle: Path, threads: int, max_rows: int) -> None:

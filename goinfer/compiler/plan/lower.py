@@ -368,16 +368,36 @@ def _lm_head(low: _Lowering, op: GraphOp) -> None:
     if op.attrs["scale"] != 1.0:
         raise CompileError(f"plan: {op.label}: a logit scale of {op.attrs['scale']} has no kernel")
     vocab, stride = low.view.info.vocab, _logits_stride(low)
+    if op.attrs["softcap"] == 0:  # a cap may make two logits equal, so then the token follows from the logits alone
+        _greedy_head(low, op)
+    low.domain = "logits"
     _matmul(low, op, "io:logits", "store", "head")
     if op.attrs["softcap"] > 0:
         low.build.step(
-            f"{op.label}.softcap", low.build.kernel("softcap", {"domain": "wanted"}), ["io:logits"],
-            reads=["io:logits"], writes=["io:logits"], domain="wanted", units=-(-vocab // 4096),
+            f"{op.label}.softcap", low.build.kernel("softcap", {"domain": "logits"}), ["io:logits"],
+            reads=["io:logits"], writes=["io:logits"], domain="logits", units=-(-vocab // 4096),
             ints=[vocab, stride, 0, 4096], floats=[op.attrs["softcap"]],
         )  # fmt: skip
     low.build.step(
         "argmax", low.build.kernel("argmax", {}), ["io:logits", "io:argmax"],
-        reads=["io:logits"], writes=["io:argmax"], domain="wanted", ints=[vocab, stride],
+        reads=["io:logits"], writes=["io:argmax"], domain="logits", ints=[vocab, stride],
+    )  # fmt: skip
+
+
+def _greedy_head(low: _Lowering, op: GraphOp) -> None:
+    """The greedy token of rows of which nothing else is wanted: no logits are written."""
+    f = _factors(low, op, "head")
+    panels = round_up(low.param(op, "weight").shape[0], PANEL) // PANEL
+    best = low.build.buffer(f"{op.label}.best", 2 * panels, "f32")
+    attrs = {"format": f.format, "bias": f.bias != "none", "domain": "greedy"}
+    low.build.step(
+        f"{op.label}.greedy", low.build.kernel("matmul_best", attrs), [f.weight, f.x, best, f.bias],
+        reads=[f.x], writes=[best], domain="greedy", row_tile=f.row_tile, units=panels,
+        ints=[f.groups, f.stride, low.build.stride(best), "choices"],
+    )  # fmt: skip
+    low.build.step(
+        "greedy", low.build.kernel("best_of", {}), [best, "io:argmax"], reads=[best], writes=["io:argmax"],
+        domain="greedy", ints=[panels, low.build.stride(best)],
     )  # fmt: skip
 
 
