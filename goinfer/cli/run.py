@@ -202,7 +202,7 @@ def _answer_once(
     model: "Model", params: "SamplingParams", show: Show, *, prompt: str, system: str | None, raw: bool
 ) -> None:
     from goinfer.runtime import generate
-    from goinfer.runtime.chat_prompt import encode_prompt
+    from goinfer.runtime.prompt import encode_prompt
 
     chat = model.has_chat_template and not raw
     if system is not None and not chat:
