@@ -5,7 +5,7 @@ plus a part per row, so `max_rows` is chosen at load. Serialised as msgpack with
 or missing field is an error.
 """
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import msgpack
@@ -117,7 +117,8 @@ class Plan:
 
     def to_bytes(self) -> bytes:
         """Deterministic msgpack."""
-        return bytes(msgpack.packb(asdict(self), use_bin_type=True))
+        facts = {name: _plain(value) for name, value in vars(self).items()}
+        return bytes(msgpack.packb(facts, use_bin_type=True))
 
     @staticmethod
     def from_bytes(data: bytes | memoryview) -> "Plan":
@@ -135,6 +136,11 @@ class Plan:
         plan = Plan(**{**{f.name: getattr(plan, f.name) for f in fields(Plan)}, **lists})
         _check(plan)
         return plan
+
+
+def _plain(value: Any) -> Any:
+    """A field as msgpack takes it. The records of a plan are flat, so `asdict`, which copies values, is not needed."""
+    return [vars(item) for item in value] if isinstance(value, list) and value and is_dataclass(value[0]) else value
 
 
 def _build(cls: Any, raw: Any, where: str) -> Any:

@@ -64,10 +64,13 @@ def sources(*packages: str) -> str:
     for package in packages:
         place = _ROOT / package
         files = [place] if place.is_file() else sorted(p for p in place.rglob("*") if p.suffix in _SOURCE_KINDS)
-        for path in files:
-            data = path.read_bytes()
-            digest.update(f"{path.relative_to(_ROOT)} {len(data)}\0".encode() + data)
+        digest.update("".join(f"{path.relative_to(_ROOT)} {_file_digest(path)}\n" for path in files).encode())
     return digest.hexdigest()
+
+
+@functools.cache
+def _file_digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @functools.cache
