@@ -5,6 +5,7 @@ plus a part per row, so `max_rows` is chosen at load. Serialised as msgpack with
 or missing field is an error.
 """
 
+import functools
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
@@ -143,10 +144,15 @@ def _plain(value: Any) -> Any:
     return [vars(item) for item in value] if isinstance(value, list) and value and is_dataclass(value[0]) else value
 
 
+@functools.cache
+def _names(cls: Any) -> frozenset[str]:
+    return frozenset(f.name for f in fields(cls))
+
+
 def _build(cls: Any, raw: Any, where: str) -> Any:
     if not isinstance(raw, dict):
         raise PlanError(f"section {where}: expected a map, found {type(raw).__name__}")
-    names = {f.name for f in fields(cls)}
+    names = _names(cls)
     if set(raw) != names:
         odd = sorted(set(raw) ^ names)
         raise PlanError(f"section {where}: unknown or missing field {odd[0]!r}; use a matching goinfer version")

@@ -1,5 +1,6 @@
 """`goinfer run`: one prompt, or a conversation on a terminal."""
 
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -89,6 +90,7 @@ def run(
     json: Json = False,
 ) -> None:
     """Answer a prompt, or talk: without -p on a terminal this is a chat; elsewhere the prompt is read from stdin."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start threads for products that nobody here makes
     from goinfer.runtime.checks import prompt_text, text
 
     params = _sampling(

@@ -60,12 +60,18 @@ class Model:
             if value is not None:
                 checks.text(name, value)
         checks.file_path("path", path, "a .giw bundle")
-        bundle = Bundle.open(path, verify)
+        bundle = Bundle.open(path, verify, wait=False)
         try:
-            return cls(bundle, Engine(bundle, Options(threads, kv, context, target, max_rows, slots)))
+            model = cls(bundle, Engine(bundle, Options(threads, kv, context, target, max_rows, slots)))
         except BaseException:
             bundle.close()
             raise
+        try:
+            bundle.finish_check()  # it ran while the program was bound; nothing has used the weights yet
+        except BaseException:
+            model.close()
+            raise
+        return model
 
     @property
     def tokenizer(self) -> Tokenizer:
