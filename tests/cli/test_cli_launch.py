@@ -1,4 +1,4 @@
-"""The installed programs' way in and out: everything printed arrives, codes arrive, and a start imports what it needs."""
+"""The way in and out of the installed programs: all that is printed and every code arrive; a start imports little."""
 
 import os
 import subprocess
