@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from goinfer.bundle_format.kernel_abi import MATMUL_KINDS
 from goinfer.bundle_format.plan import Step
 from goinfer.runtime.engine import Engine
 
@@ -48,7 +49,7 @@ def profile(engine: Engine, work: Callable[[Callable[[], None]], float], forward
 
 def _lines(engine: Engine, seconds: np.ndarray, rows: int) -> list[Line]:
     weights = {w.name: w for w in engine.plan.weights}
-    matmuls = {k.symbol for k in engine.plan.kernels if k.kind == "matmul"}
+    matmuls = {k.symbol for k in engine.plan.kernels if k.kind in MATMUL_KINDS}
     groups: dict[str, list[Any]] = defaultdict(lambda: [0, 0.0, 0, 0])
     for step, spent in zip(engine.plan.steps, seconds, strict=True):
         group = groups[_kind(step)]

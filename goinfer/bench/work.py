@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from goinfer.bundle_format.kernel_abi import MATMUL_KINDS
 from goinfer.bundle_format.plan import Plan
 
 
@@ -19,7 +20,7 @@ class Work:
 
 def work_of(plan: Plan) -> Work:
     """The work of a plan's matmul steps; activations and keys and values are not counted."""
-    matmuls = {k.symbol for k in plan.kernels if k.kind == "matmul"}
+    matmuls = {k.symbol for k in plan.kernels if k.kind in MATMUL_KINDS}
     weights = {w.name: w for w in plan.weights}
     total = products = row_products = 0
     for step in plan.steps:

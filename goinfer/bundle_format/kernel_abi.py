@@ -13,7 +13,7 @@ u32* out)` writes the CRC-32C of each of n_chunks consecutive chunks of equal si
 
 import numpy as np
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 
 FORWARD_SYMBOL = "goinfer_forward"
 WORKER_SYMBOL = "goinfer_worker"
@@ -57,9 +57,6 @@ CTX = np.dtype(
 SEMAPHORE_BYTES = 64
 """Distance between two workers' semaphores; a POSIX sem_t is at most 32 bytes on the supported systems."""
 
-ROW_BLOCK = 64
-"""Rows that one tile of a matmul covers (the activations of a block stay in L2 while weight panels pass by)."""
-
 PANEL = 16
 """Output rows of a weight panel: the unit of the weight layout and of a matmul's tiles."""
 
@@ -74,21 +71,41 @@ KV_BLOCK = 256
 
 KV_DTYPES = ("f32", "f16", "int8")
 
+ATTENTION_ROWS = 24
+"""Most rows of one attention tile; a tile has at most as many rows of one slot as share its keys and values."""
+
+ATTENTION_TILE_FIELDS = 4
+"""i32 of an attention tile: first row, rows, block of the context or -1 for all of it, where its partials lie."""
+
+
+MATMUL_KINDS = ("matmul", "matmul_gated")
+"""Kernel kinds whose operand 0 is a packed matrix that every row meets."""
+
 
 def round_up(n: int, multiple: int) -> int:
     """Smallest multiple of `multiple` that is at least n."""
     return -(-n // multiple) * multiple
 
 
+Q8_GROUP_BYTES, Q8_SCALE, Q8_OFFSET, Q8_WEIGHTED = 48, 32, 36, 40
+"""A group of int8 activations: 32 codes, f32 scale, i32 offset (-8 * sum of the codes: what 4-bit weights with their
+zero at 8 need), f32 scale * sum of the codes (what a weight's minimum needs), 4 unused bytes. A group is one piece, so
+that a kernel needs one address for each row."""
+
+
 def q8_row_bytes(k: int) -> int:
-    """Bytes of one row of int8 activations: codes [K], f32 scales [K/32], i32 code sums [K/32]; K padded to 32."""
-    padded = round_up(k, GROUP)
-    return round_up(padded + 8 * (padded // GROUP), 64)
+    """Bytes of one row of int8 activations, K padded to whole groups."""
+    return round_up(round_up(k, GROUP) // GROUP * Q8_GROUP_BYTES, 64)
 
 
 def f32_row_bytes(k: int) -> int:
     """Bytes of one row of f32 activations, K padded to a weight group so that a matmul may read whole groups."""
     return round_up(4 * round_up(k, GROUP), 64)
+
+
+def partial_bytes(head_dim: int, lines: int) -> int:
+    """Bytes of a block's attention partials of some lines: maxima, sums (each f32, padded to 16), sums of values."""
+    return 8 * round_up(lines, 16) + 4 * lines * round_up(head_dim, 16)
 
 
 def kv_head_bytes(head_dim: int, dtype: str) -> tuple[int, int]:

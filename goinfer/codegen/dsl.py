@@ -287,6 +287,17 @@ def intrinsic(name: str, result: TypeSpec | None, *args: V) -> V:
     return V(out, elem, lanes) if result is not None else V(None, "i1")
 
 
+CACHE_LINE = 64
+"""Bytes that one prefetch brings."""
+
+
+def prefetch(at: "Ptr") -> None:
+    """Ask for the cache line at an address, into every level; any address is harmless."""
+    llvm.call_intrinsic(
+        None, "llvm.prefetch.p0", [at.v, i32(0).v, i32(3).v, i32(1).v], [], ir.DenseI32ArrayAttr.get([])
+    )
+
+
 class Ptr:
     """A bare pointer; `p + n` advances by n bytes."""
 

@@ -44,6 +44,13 @@ class Frame:
         """Units of the step (tiles of one row block), i64."""
         return (self.step + _offset(abi.STEP, "units")).load("i64", 8)
 
+    @property
+    def row_tile(self) -> V:
+        """Rows of the step's domain that one tile covers, i64."""
+        from goinfer.codegen.dsl import convert
+
+        return convert((self.step + _offset(abi.STEP, "row_tile")).load("i32", 4), "i64")
+
 
 Builder = Callable[[Frame], None]
 _BUILDERS: dict[str, Builder] = {}

@@ -8,7 +8,7 @@ an infinity in a group gives codes 0 and that NaN or infinity as scale, so every
 
 from collections.abc import Callable, Sequence
 
-from goinfer.bundle_format.kernel_abi import GROUP
+from goinfer.bundle_format.kernel_abi import GROUP, Q8_GROUP_BYTES, Q8_OFFSET, Q8_SCALE, Q8_WEIGHTED
 from goinfer.codegen.dsl import (
     Ptr,
     V,
@@ -58,21 +58,20 @@ Sink = Callable[[V, Group], None]
 """Stores one group: (index of the group in its row, its values)."""
 
 
-def row_sink(target: Target, out: str, row: Ptr, k: V) -> Sink:
-    """Where finished groups of a row of k columns go: "f32" rows, or "q8" rows."""
+def row_sink(out: str, row: Ptr) -> Sink:
+    """Where finished groups of a row go: "f32" rows, or "q8" rows."""
     if out == "f32":
         return lambda group, values: store_group_of_row(row, group, values)
     if out != "q8":
         raise CompileError(f"row format {out!r} is unknown; known: f32, q8")
-    groups = groups_of(k)
-    scales = row + groups * GROUP
-    sums = scales + groups * 4
 
     def store(group: V, values: Group) -> None:
         codes, scale, total = quantise_group(values)
-        (row + group * GROUP).store(codes, GROUP)
-        (scales + group * 4).store(scale, 4)
-        (sums + group * 4).store(total, 4)
+        at = row + group * Q8_GROUP_BYTES
+        at.store(codes, 16)
+        (at + Q8_SCALE).store(scale, 4)
+        (at + Q8_OFFSET).store(total * -8, 4)
+        (at + Q8_WEIGHTED).store(convert(total, "f32") * scale, 4)
 
     return store
 

@@ -11,7 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from goinfer.bundle_format.kernel_abi import GROUP
+from goinfer.bundle_format.kernel_abi import (
+    GROUP,
+    Q8_GROUP_BYTES,
+    Q8_OFFSET,
+    Q8_SCALE,
+    Q8_WEIGHTED,
+    q8_row_bytes,
+    round_up,
+)
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
@@ -58,6 +66,32 @@ def dequantise(codes: NDArray[np.int8], scales: F32, k: int) -> F64:
     rows = codes.shape[0]
     values = codes.reshape(rows, -1, GROUP).astype(np.float64) * scales[..., None]
     return values.reshape(rows, -1)[:, :k]
+
+
+def pack_q8(codes: NDArray[np.int8], scales: F32, sums: NDArray[np.int32]) -> NDArray[np.uint8]:
+    """q8 rows as the ABI lays them out, [R, q8_row_bytes]; the bytes that nothing reads are 0."""
+    n, groups = scales.shape
+    rows = np.zeros((n, q8_row_bytes(codes.shape[1])), np.uint8)
+    parts = rows[:, : groups * Q8_GROUP_BYTES].reshape(n, groups, Q8_GROUP_BYTES)
+    parts[:, :, :GROUP] = codes.reshape(n, groups, GROUP).view(np.uint8)
+    with np.errstate(invalid="ignore"):
+        fields = ((Q8_SCALE, scales), (Q8_OFFSET, -8 * sums), (Q8_WEIGHTED, scales * sums.astype(np.float32)))
+    for at, values in fields:
+        parts[:, :, at : at + 4] = np.ascontiguousarray(values).view(np.uint8).reshape(n, groups, 4)
+    rows[:, : groups * Q8_GROUP_BYTES] = parts.reshape(n, -1)
+    return rows
+
+
+def unpack_q8(rows: NDArray[np.uint8], k: int) -> tuple[NDArray[np.int8], F32, NDArray[np.int32], F32]:
+    """(codes [R, K padded], scales, sums, scales * sums [R, groups]) of q8 rows of k columns."""
+    n, groups = len(rows), round_up(k, GROUP) // GROUP
+    parts = np.ascontiguousarray(rows[:, : groups * Q8_GROUP_BYTES]).reshape(n, groups, Q8_GROUP_BYTES)
+
+    def field(at: int, dtype: Any) -> NDArray[Any]:
+        return np.ascontiguousarray(parts[:, :, at : at + 4]).view(dtype)[..., 0]
+
+    codes = np.ascontiguousarray(parts[:, :, :GROUP]).view(np.int8).reshape(n, -1)
+    return codes, field(Q8_SCALE, np.float32), field(Q8_OFFSET, np.int32) // -8, field(Q8_WEIGHTED, np.float32)
 
 
 def matmul(x: NDArray[Any], weight: F32, bias: F32 | None = None, start: F32 | None = None) -> F64:

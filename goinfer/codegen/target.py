@@ -9,8 +9,8 @@ from goinfer.bundle_format.errors import UsageError
 class Target:
     """An instruction set that kernels are compiled for.
 
-    lanes: 32-bit lanes of a vector register. registers: vector registers. dot: how four int8 products are summed into
-    an int32 lane ("maddubs", "vnni", "sdot", or "vnni-emulated": the instruction's definition written out, for tests
+    lanes: 32-bit lanes of a vector register. registers: vector registers. dot: how int8 products are summed into int32
+    lanes ("maddubs", "vnni", "sdot", "smmla", or "vnni-emulated": the instruction's definition written out, for tests
     on machines that lack it). needs: CPU flags, as Linux spells them, that the runtime checks before the choice.
     """
 
@@ -32,6 +32,7 @@ class Target:
 
 
 _V3_FLAGS = ("avx2", "fma", "f16c", "bmi2", "movbe", "sse4_2", "popcnt")
+_ARM_FLAGS = ("asimd", "asimddp", "crc32", "fphp", "asimdhp")
 _V4_FLAGS = (*_V3_FLAGS, "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd")
 
 TARGETS = {
@@ -48,7 +49,11 @@ TARGETS = {
         ),
         Target(
             "aarch64-dotprod", "aarch64-unknown-linux-gnu", "generic", "+neon,+dotprod,+fullfp16,+crc", 4, 32, "sdot",
-            ("asimd", "asimddp", "crc32", "fphp", "asimdhp"), 10,
+            _ARM_FLAGS, 10,
+        ),
+        Target(
+            "aarch64-i8mm", "aarch64-unknown-linux-gnu", "generic", "+neon,+dotprod,+fullfp16,+crc,+i8mm", 4, 32,
+            "smmla", (*_ARM_FLAGS, "i8mm"), 20,
         ),
     )
 }  # fmt: skip

@@ -122,6 +122,13 @@ class PlanReference:
             raise CompileError(f"plan reference: step {step.name}: kernel kind {kind} has no meaning here")
         _MEANING[kind](self, step, attrs, tape)
 
+    def product(self, step: Step, bias: bool, tape: Tape) -> F64:
+        """A matmul step's rows times its weights, plus its bias."""
+        source = tape.buffers[step.operands[1].removeprefix("buf:")]
+        x = source.values if isinstance(source, Codes) else source.astype(np.float64)
+        out = np.concatenate([kernels.matmul(x, rows) for _, _, rows in self.bands(step.operands[0])], axis=1)
+        return out + self.vector(step.operands[3])[: out.shape[1]] if bias else out
+
     def magnitude(self, step: Step, tape: Tape) -> F32:
         """sum |x| |w| of every output of a matmul about to run, what its rounding noise is proportional to."""
         source = tape.buffers[step.operands[1].removeprefix("buf:")]
@@ -201,14 +208,15 @@ def _quantise(p: PlanReference, s: Step, a: Attrs, t: Tape) -> None:
 
 
 def _matmul(p: PlanReference, s: Step, a: Attrs, t: Tape) -> None:
-    source = t.buffers[s.operands[1].removeprefix("buf:")]
-    x = source.values if isinstance(source, Codes) else source.astype(np.float64)
-    out = np.concatenate([kernels.matmul(x, rows) for _, _, rows in p.bands(s.operands[0])], axis=1)
-    if a["bias"]:
-        out += p.vector(s.operands[3])
+    out = p.product(s, bool(a["bias"]), t)
     if a["epilogue"] == "add":
         out += t.rows(s.operands[2])
     t.put(s.operands[2], out.astype(np.float32))
+
+
+def _matmul_gated(p: PlanReference, s: Step, a: Attrs, t: Tape) -> None:
+    out = p.product(s, bool(a["bias"]), t).astype(np.float32)
+    _store(t, s.operands[2], kernels.gate_act(out, a["act"], int(s.ints[3]), True), a["out"])
 
 
 def _qkv_post(p: PlanReference, s: Step, a: Attrs, t: Tape) -> None:
@@ -265,6 +273,7 @@ _MEANING: dict[str, Callable[[PlanReference, Step, Attrs, Tape], None]] = {
     "norm": _norm,
     "quantise": _quantise,
     "matmul": _matmul,
+    "matmul_gated": _matmul_gated,
     "qkv_post": _qkv_post,
     "attention": _attention,
     "gate_act": _gate_act,
@@ -285,6 +294,6 @@ def outputs(kind: str, attrs: Attrs, step: Step) -> list[str]:
 
 
 _TARGET = {
-    "embed": 2, "quantise": 1, "matmul": 2, "attention": 1, "gate_act": 1, "softcap": 0, "add": 0, "scale": 0,
-    "argmax": 1,
+    "embed": 2, "quantise": 1, "matmul": 2, "matmul_gated": 2, "attention": 1, "gate_act": 1, "softcap": 0, "add": 0,
+    "scale": 0, "argmax": 1,
 }  # fmt: skip

@@ -16,6 +16,7 @@ import numpy as np
 import goinfer
 from goinfer.bundle_format.kernel_abi import PAGE
 from goinfer.bundle_format.plan import Step
+from goinfer.codegen import reference as kernels
 from goinfer.codegen.mlir_context import load_mlir
 from goinfer.codegen.reference_attention import CacheShape, read_position
 from goinfer.compiler.plan_reference import F32, Codes, PlanReference, Tape, Value, outputs
@@ -113,13 +114,10 @@ class _Checker:
         """The native program's rows of an operand, in the form the reference has them."""
         if not isinstance(like, Codes):
             return read_f32(self.engine, operand, self.rows, like.shape[1])
-        grid = read_bytes(self.engine, operand, self.rows)
-        groups, padded = like.scales.shape[1], like.codes.shape[1]
-        return Codes(
-            grid[:, :padded].view(np.int8).copy(),
-            np.ascontiguousarray(grid[:, padded : padded + 4 * groups]).view(np.float32),
-            np.ascontiguousarray(grid[:, padded + 4 * groups : padded + 8 * groups]).view(np.int32), like.k,
-        )  # fmt: skip
+        codes, scales, sums, weighted = kernels.unpack_q8(read_bytes(self.engine, operand, self.rows), like.k)
+        wrong = ~np.equal(weighted, scales * sums.astype(np.float32))
+        sums[wrong] = np.iinfo(np.int32).min  # seen as a wrong sum
+        return Codes(codes, scales, sums, like.k)
 
     def _compare(self, step: Step, name: str, found: F32, wanted: F32) -> None:
         wide = wanted.astype(np.float64)

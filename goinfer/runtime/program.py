@@ -5,14 +5,22 @@ from typing import Any
 
 import numpy as np
 
-from goinfer.bundle_format.kernel_abi import DOMAINS, STEP, f32_row_bytes, round_up
+from goinfer.bundle_format.kernel_abi import (
+    ATTENTION_ROWS,
+    ATTENTION_TILE_FIELDS,
+    DOMAINS,
+    KV_BLOCK,
+    STEP,
+    f32_row_bytes,
+    round_up,
+)
 from goinfer.bundle_format.plan import Plan, Step
 from goinfer.runtime.code_image import CodeImage
 from goinfer.runtime.kv_cache import KVCache
 from goinfer.runtime.rope_tables import GrowingTable
 
-ATTENTION_ROWS = 8
-"""Rows of one attention tile."""
+_SMALL_TILE = 8
+"""Rows of an attention tile of a short run, so that there are enough tiles for all threads."""
 
 
 class Program:
@@ -34,12 +42,14 @@ class Program:
         self._arena_base = int(np.frombuffer(self._arena, np.uint8).ctypes.data)
         self._buffers = {name: self._arena_base + offset * max_rows for name, (offset, _) in rows.items()}
         self.ropes = {t.name: GrowingTable(t) for t in plan.rope_tables}
-        self.inputs = {
+        counters = max_rows * max((n for g in plan.kv_groups for n in g.n_kv_heads), default=1)
+        self.inputs: dict[str, np.ndarray] = {
             "tokens": np.zeros(max_rows, np.int32),
             "positions": np.zeros(max_rows, np.int32),
             "slots": np.zeros(max_rows, np.int32),
             "wanted": np.zeros(max_rows, np.int32),
-            "att_tiles": np.zeros((max_rows, 2), np.int32),
+            "att_tiles": np.zeros((2 * max_rows, ATTENTION_TILE_FIELDS), np.int32),
+            "att_counters": np.zeros(counters, np.int64),
             "argmax": np.zeros(max_rows, np.int32),
         }
         self.logits_stride = f32_row_bytes(plan.vocab)
@@ -106,17 +116,30 @@ class Program:
         return flat.reshape(n, stride)[:, :width].copy()
 
     def set_tiles(self, runs: list[tuple[int, int]]) -> int:
-        """Attention tiles of runs (first row, rows) of one slot and consecutive positions; returns their number."""
-        tiles = self.inputs["att_tiles"]
-        if len(runs) == 1 and runs[0][1] == 1:
-            tiles[0] = (runs[0][0], 1)
-            return 1
-        n = 0
+        """Attention tiles of runs (first row, rows) of one slot and consecutive positions; returns their number.
+
+        A lone row whose context has several blocks gets a tile for each, as long as there is room for their partials
+        (max_rows blocks in all). Needs the rows' positions.
+        """
+        tiles, positions = self.inputs["att_tiles"], self.inputs["positions"]
+        n = used = 0
         for first, count in runs:
-            starts = np.arange(first, first + count, ATTENTION_ROWS)
-            tiles[n : n + len(starts), 0] = starts
-            tiles[n : n + len(starts), 1] = np.minimum(first + count - starts, ATTENTION_ROWS)
-            n += len(starts)
+            blocks = int(positions[first]) // KV_BLOCK + 1
+            if count == 1 and 1 < blocks <= self.max_rows - used:
+                made = tiles[n : n + blocks]
+                made[:] = (first, 1, 0, used)
+                made[:, 2] = np.arange(blocks)
+                used += blocks
+            elif count == 1:
+                made = tiles[n : n + 1]
+                made[:] = (first, 1, -1, 0)
+            else:
+                size = ATTENTION_ROWS if count >= 8 * ATTENTION_ROWS else _SMALL_TILE
+                starts = np.arange(first, first + count, size)
+                made = tiles[n : n + len(starts)]
+                made[:] = (0, 0, -1, 0)
+                made[:, 0], made[:, 1] = starts, np.minimum(first + count - starts, size)
+            n += len(made)
         return n
 
 

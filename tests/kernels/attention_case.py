@@ -4,10 +4,20 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from goinfer.bundle_format.kernel_abi import f32_row_bytes, q8_row_bytes
+from goinfer.bundle_format.kernel_abi import KV_BLOCK, f32_row_bytes, partial_bytes, q8_row_bytes
 from goinfer.codegen.reference_attention import Attention, CacheShape
+from goinfer.codegen.target import TARGETS
+from goinfer.runtime.cpu import cpu_flags
 from tests.kernels.harness import Call, aligned, place, run
 from tests.kernels.kv_pages import Pages
+
+LANE_STRUCTURES = (
+    "x86-64-v3", "emulated-v4-vnni",
+    *(name for name in ("x86-64-v4-vnni",) if set(TARGETS[name].needs) <= cpu_flags()),
+)  # fmt: skip
+"""Targets of each vector width that can run here; attention takes no dot-product instruction."""
+
+Tile = tuple[int, int] | tuple[int, int, int, int]
 
 
 @dataclass
@@ -47,8 +57,12 @@ class Case:
         width = self.n_heads * self.shape.head_dim
         return q8_row_bytes(width) if self.out == "q8" else f32_row_bytes(width)
 
-    def kernel(self, target: str, tiles: list[tuple[int, int]], splits: list[int] | None = None) -> np.ndarray:
-        """Output rows as bytes [rows, row_bytes] for the given attention tiles."""
+    @property
+    def partial_bytes(self) -> int:
+        return self.shape.n_kv_heads * partial_bytes(self.shape.head_dim, self.n_heads // self.shape.n_kv_heads)
+
+    def kernel(self, target: str, tiles: list[Tile], splits: list[int] | None = None) -> np.ndarray:
+        """Output rows as bytes [rows, row_bytes] for the given attention tiles; (first row, rows) has all blocks."""
         n = len(self.positions)
         queries = aligned((n, self.n_heads * self.shape.head_dim + 16), np.float32)
         queries[:, :-16] = self.q.reshape(n, -1)
@@ -57,20 +71,28 @@ class Case:
             "head_dim": self.shape.head_dim, "n_heads": self.n_heads, "n_kv_heads": self.shape.n_kv_heads,
             "kv": self.shape.kv, "out": self.out, "softcap": self.softcap > 0, "sinks": self.sinks is not None,
         }  # fmt: skip
+        whole = np.array([t if len(t) == 4 else (*t, -1, 0) for t in tiles], np.int32)
+        records = max(int(block) + int(record) + 1 for _, _, block, record in whole)
+        partials = aligned((max(1, records), self.partial_bytes + 64), np.uint8)
+        counters = aligned((max(1, records), self.shape.n_kv_heads), np.int64, 0)
         pointers = [
             queries, out, self.pages.table, place(np.array(self.positions, np.int32)),
-            place(np.full(n, self.slot, np.int32)), place(np.array(tiles, np.int32)),
-            None if self.sinks is None else place(self.sinks),
+            place(np.full(n, self.slot, np.int32)), place(whole),
+            None if self.sinks is None else place(self.sinks), partials, counters,
         ]  # fmt: skip
-        ints = [queries.strides[0], self.row_bytes, self.shape.layer_offset, self.pages.table.shape[1], self.window]
+        ints = [
+            queries.strides[0], self.row_bytes, self.shape.layer_offset, self.pages.table.shape[1], self.window,
+            partials.strides[0],
+        ]  # fmt: skip
         call = Call(
             "attention", attrs, pointers, ints, [self.softcap], rows=n, att_tiles=len(tiles), domain="att_tiles",
-            units=self.n_heads,
+            units=self.shape.n_kv_heads,
         )  # fmt: skip
         run(call, target, splits)
+        assert not counters.any(), "a counter of blocks was not put back to zero"
         return out
 
-    def result(self, target: str, tiles: list[tuple[int, int]] | None = None) -> np.ndarray:
+    def result(self, target: str, tiles: list[Tile] | None = None) -> np.ndarray:
         """The kernel's f32 output [rows, n_heads, head_dim]; tiles of 8 unless given. Checks the row padding."""
         raw = self.kernel(target, tiles or tiles_of(len(self.positions), 8))
         rows = raw.view(np.float32)
@@ -86,9 +108,18 @@ class Case:
         )
 
 
-def tiles_of(rows: int, size: int) -> list[tuple[int, int]]:
+def tiles_of(rows: int, size: int) -> list[Tile]:
     """Attention tiles of `size` rows over consecutive rows."""
     return [(first, min(size, rows - first)) for first in range(0, rows, size)]
+
+
+def split_tiles(positions: list[int]) -> list[Tile]:
+    """For every row a tile for each block of its context."""
+    tiles: list[Tile] = []
+    for row, position in enumerate(positions):
+        record = len(tiles)
+        tiles += [(row, 1, block, record) for block in range(position // KV_BLOCK + 1)]
+    return tiles
 
 
 def random_case(

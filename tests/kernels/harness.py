@@ -20,11 +20,19 @@ from goinfer.bundle_format import kernel_abi as abi
 from goinfer.bundle_format.plan import Kernel
 from goinfer.codegen.compile import compile_kernel
 from goinfer.codegen.image import link
-from goinfer.codegen.target import target_named
+from goinfer.codegen.target import TARGETS, target_named
+from goinfer.runtime.cpu import cpu_flags
 from tests.kernels import emulator
 
-NATIVE_TARGETS = ("x86-64-v3", "emulated-avxvnni", "emulated-v4-vnni")
-"""Targets whose kernels any AVX2 machine can run."""
+
+def _here(real: str, emulated: str) -> str:
+    """A target if this machine runs it, else its emulated form."""
+    return real if set(TARGETS[real].needs) <= cpu_flags() else emulated
+
+
+AVXVNNI, V4 = _here("x86-64-v3-avxvnni", "emulated-avxvnni"), _here("x86-64-v4-vnni", "emulated-v4-vnni")
+NATIVE_TARGETS = ("x86-64-v3", AVXVNNI, V4)
+"""Targets whose kernels run here, the VNNI ones in their emulated form on a machine without the instruction."""
 
 if os.environ.get("GOINFER_REQUIRE_AARCH64") and emulator.missing() is not None:
     raise RuntimeError(f"GOINFER_REQUIRE_AARCH64 is set, and the aarch64 kernels cannot run: {emulator.missing()}")
@@ -36,7 +44,7 @@ AARCH64 = pytest.param(
 """The aarch64 target, run by qemu: about 20 ms a call."""
 
 RUNNABLE = (*NATIVE_TARGETS, AARCH64)
-"""Every target whose kernels can run here; x86-64-v4-vnni stands behind its emulated form."""
+"""Every target whose kernels can run here."""
 
 _allocated: weakref.WeakValueDictionary[int, np.ndarray] = weakref.WeakValueDictionary()
 """Live memory of `aligned` by address: where the addresses in a page table lead."""

@@ -42,12 +42,11 @@ def f32_values(rows: np.ndarray, k: int) -> np.ndarray:
 
 
 def q8_parts(rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(codes, scales, sums) of q8 rows, padding included."""
-    padded = round_up(k, GROUP)
-    scales_end = padded + padded // 8
-    codes = rows[:, :padded].view(np.int8)
-    scales = np.ascontiguousarray(rows[:, padded:scales_end]).view(np.float32)
-    return codes, scales, np.ascontiguousarray(rows[:, scales_end : scales_end + padded // 8]).view(np.int32)
+    """(codes, scales, sums) of q8 rows, padding included; asserts that a group's two sums agree."""
+    codes, scales, sums, weighted = reference.unpack_q8(rows, k)
+    with np.errstate(invalid="ignore"):
+        assert np.array_equal(weighted, scales * sums.astype(np.float32), equal_nan=True)
+    return codes, scales, sums
 
 
 def assert_quantised(rows: np.ndarray, values: np.ndarray) -> None:

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.kernels import emulator, test_attention, test_matmul, test_qkv_post
+from tests.kernels import emulator, test_attention, test_matmul, test_matmul_gated, test_qkv_post
+from tests.kernels.harness import run
 
-TARGET = "aarch64-dotprod"
+TARGETS = ("aarch64-dotprod", "aarch64-i8mm")
 COMPILE_ONLY = {"test_every_target_compiles"}
 
 pytestmark = pytest.mark.skipif(emulator.missing() is not None, reason=f"aarch64 kernels: {emulator.missing()}")
@@ -38,19 +39,32 @@ def arguments_of(test: Callable[..., None]) -> list[dict[str, Any]] | None:
 
 
 def cases() -> Iterator[Any]:
-    """One parameter set for each case of each test."""
-    for module in (test_matmul, test_qkv_post, test_attention):
+    """One parameter set for each case of each test; i8mm differs from dotprod in products alone."""
+    for module in (test_matmul, test_matmul_gated, test_qkv_post, test_attention):
         assert isinstance(module, ModuleType)
         for name, test in vars(module).items():
             found = arguments_of(test) if name.startswith("test_") and name not in COMPILE_ONLY else None
             for i, arguments in enumerate(found or []):
                 label = f"{module.__name__.rsplit('_', 1)[-1]}-{name}-{i}"
-                yield pytest.param(test, arguments, id=label, marks=[pytest.mark.heavy] if i else [])
+                for target in TARGETS if module in (test_matmul, test_matmul_gated) else TARGETS[:1]:
+                    marks = [pytest.mark.heavy] if i else []
+                    yield pytest.param(test, target, arguments, id=f"{label}-{target}", marks=marks)
 
 
-@pytest.mark.parametrize("test, arguments", list(cases()))
-def test_on_aarch64(test: Callable[..., None], arguments: dict[str, Any]) -> None:
-    test(target=TARGET, **arguments)
+@pytest.mark.parametrize("test, target, arguments", list(cases()))
+def test_on_aarch64(test: Callable[..., None], target: str, arguments: dict[str, Any]) -> None:
+    test(target=target, **arguments)
+
+
+@pytest.mark.parametrize("fmt", ["int8int8", "int4", "int4min"])
+def test_i8mm_gives_the_bytes_of_dotprod(fmt: str) -> None:
+    """Both sum exactly in int32 and add the groups alike. Seen red with: the two rows of a pair swapped."""
+    results = []
+    for target in TARGETS:
+        call, *_ = test_matmul.case(fmt, 40, 160, 11, seed=2)
+        run(call, target)
+        results.append(call.pointers[2].tobytes())
+    assert results[0] == results[1]
 
 
 def test_the_modules_were_found() -> None:

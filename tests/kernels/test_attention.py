@@ -11,11 +11,8 @@ import pytest
 from goinfer.codegen.errors import CompileError
 from goinfer.codegen.image import CodeImage
 from goinfer.codegen.target import TARGETS
-from tests.kernels.attention_case import Case, random_case, tiles_of
+from tests.kernels.attention_case import LANE_STRUCTURES, Case, Tile, random_case, split_tiles, tiles_of
 from tests.kernels.harness import AARCH64, NATIVE_TARGETS, image_of
-
-LANE_STRUCTURES = ("x86-64-v3", "emulated-v4-vnni")
-"""One target of each vector width among NATIVE_TARGETS; attention takes no dot-product instruction."""
 
 WITH_AARCH64 = (*LANE_STRUCTURES, AARCH64)
 
@@ -34,6 +31,10 @@ SHAPES = [
     (128, "f16", 7, 1),
     (256, "f16", 4, 1),
     (8, "f32", 2, 2),
+    (64, "f16", 16, 1),
+    (128, "int8", 16, 1),
+    (80, "f16", 14, 2),
+    (24, "f32", 13, 1),
 ]
 
 
@@ -41,9 +42,9 @@ def _image(attrs: dict[str, object], target: str) -> CodeImage:
     return image_of("attention", json.dumps(attrs, sort_keys=True), target)
 
 
-def close(case: Case, target: str, tolerance: float = 3e-6) -> None:
+def close(case: Case, target: str, tolerance: float = 3e-6, tiles: list[Tile] | None = None) -> None:
     """Largest error of the kernel's rows, relative to the largest value of the cache."""
-    got, want = case.result(target), case.expected()
+    got, want = case.result(target, tiles), case.expected()
     assert np.isfinite(got).all()
     assert np.abs(got - want).max() <= tolerance * max(1e-30, np.abs(case.read[1]).max())
 
@@ -53,6 +54,15 @@ def close(case: Case, target: str, tolerance: float = 3e-6) -> None:
 def test_random_rows(target: str, head_dim: int, kv: str, n_heads: int, n_kv_heads: int) -> None:
     """A chunk of 11 rows across the 256 block, and every tail of a tile."""
     close(random_case(head_dim, kv, n_heads, n_kv_heads, list(range(250, 261))), target)
+
+
+@pytest.mark.parametrize("target", WITH_AARCH64)
+@pytest.mark.parametrize("head_dim, kv, n_heads, n_kv_heads", SHAPES)
+def test_lone_rows(target: str, head_dim: int, kv: str, n_heads: int, n_kv_heads: int) -> None:
+    """Rows alone have code of their own; so has a context that is split into blocks."""
+    case = random_case(head_dim, kv, n_heads, n_kv_heads, [0, 17, 300, 530])
+    close(case, target, tiles=tiles_of(4, 1))
+    close(case, target, tiles=split_tiles(case.positions))
 
 
 @pytest.mark.parametrize("kv", ["f16", "int8"])
@@ -81,6 +91,7 @@ def test_windows(target: str, window: int, first: int) -> None:
     case = random_case(64, "f16", 9, 3, list(range(first, first + 8)), seed=window, window=window)
     case.pages.release_below(0, max(0, first - window + 1))
     close(case, target)
+    close(case, target, tiles=split_tiles(case.positions))
 
 
 @pytest.mark.parametrize("target", LANE_STRUCTURES)
@@ -167,6 +178,7 @@ def test_a_bad_position_reaches_later_rows_only(target: str, kv: str, bad: float
     case.store(order_seed=0)
     got = case.kernel(target, [(0, 8)])
     np.testing.assert_array_equal(got[:4], clean[:4])
+    np.testing.assert_array_equal(case.kernel(target, split_tiles(positions))[:4], clean[:4])
     assert not np.isfinite(got[4:].view(np.float32)).all(axis=1).any()
 
 

@@ -38,6 +38,9 @@ SPECS = [
     Kernel("matmul_int4min", "matmul", {"format": "int4min", "epilogue": "store", "bias": False, "domain": "rows"}),
     Kernel("matmul_f32", "matmul", {"format": "f32", "epilogue": "store", "bias": False, "domain": "wanted"}),
     Kernel(
+        "matmul_gated", "matmul_gated", {"format": "int4", "bias": False, "domain": "rows", "act": "silu", "out": "q8"},
+    ),
+    Kernel(
         "qkv_post", "qkv_post",
         {"head_dim": 64, "n_heads": 9, "n_kv_heads": 3, "kv": "f16", "rope": True, "q_norm": True, "k_norm": True},
     ),

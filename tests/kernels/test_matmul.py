@@ -8,26 +8,24 @@ fma.
 import numpy as np
 import pytest
 
-from goinfer.bundle_format.kernel_abi import ROW_BLOCK, f32_row_bytes, q8_row_bytes, round_up
+from goinfer.bundle_format.kernel_abi import f32_row_bytes, round_up
 from goinfer.codegen import reference
-from goinfer.codegen.kernels.matmul import QUANTISED_INPUT
+from goinfer.codegen.kernels.matmul_tiles import QUANTISED_INPUT
 from goinfer.compiler.checkpoints.ggml_grids import Grid
 from goinfer.compiler.quant.formats import format_named, quantise_activations
 from tests.kernels.harness import NATIVE_TARGETS, Call, aligned, place, run
 
 FORMATS = ("f32", "bf16", "int8", "int8int8", "int4", "int4min")
+ROW_BLOCK = 48
+"""Rows of a tile: whole register tiles, and one left over."""
+
 SIZES = [(16, 32, 1), (48, 96, 3), (40, 112, 5), (176, 576, 9), (16, 1536, 70)]
 
 
-def q8_rows(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def packed_rows(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Packed q8 rows and the values they stand for."""
     codes, scales, sums = quantise_activations(x)
-    padded, groups = codes.shape[1], scales.shape[1]
-    rows = aligned((len(x), q8_row_bytes(x.shape[1])), np.uint8)
-    rows[:, :padded] = codes.view(np.uint8)
-    rows[:, padded : padded + 4 * groups] = scales.view(np.uint8)
-    rows[:, padded + 4 * groups : padded + 8 * groups] = sums.view(np.uint8)
-    return rows, reference.dequantise(codes, scales, x.shape[1])
+    return place(reference.pack_q8(codes, scales, sums)), reference.dequantise(codes, scales, x.shape[1])
 
 
 def case(fmt: str, n: int, k: int, rows: int, seed: int, kind: str = "normal") -> tuple[Call, np.ndarray, np.ndarray]:
@@ -46,7 +44,7 @@ def case(fmt: str, n: int, k: int, rows: int, seed: int, kind: str = "normal") -
     packed = storage.pack(w)
     stored = storage.unpack(packed, n, k).astype(np.float64)
     if fmt in QUANTISED_INPUT:
-        xs, values = q8_rows(x)
+        xs, values = packed_rows(x)
     else:
         xs = aligned((rows, f32_row_bytes(k) // 4), np.float32, 0)
         xs[:, :k] = x
@@ -96,7 +94,7 @@ def test_minima_of_any_sign_and_size(target: str, lean: float) -> None:
     storage = format_named("int4min")
     packed = storage.repack(Grid(4, 0, codes, scales, minima))
     call, *_ = case("int4min", n, k, rows, seed=9)
-    xs, values = q8_rows(rng.standard_normal((rows, k)).astype(np.float32))
+    xs, values = packed_rows(rng.standard_normal((rows, k)).astype(np.float32))
     call.pointers[:2] = [place(packed), xs]
     stored = storage.unpack(packed, n, k).astype(np.float64)
     run(call, target)

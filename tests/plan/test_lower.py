@@ -37,7 +37,8 @@ def kinds(plan: Plan, begin: int, end: int) -> list[str]:
 
 
 def test_a_llama_layer_of_quantised_weights_is_nine_or_ten_steps() -> None:
-    """head_dim 24 is no multiple of 32, so attention's output takes one quantise step; everything else is fused."""
+    """head_dim 24 is no multiple of 32, so attention's output takes one quantise step; 104 is none, so the product of
+    the gated MLP is a step of its own; everything else is fused."""
     plan = plan_of("llama", "int4")
     begin, end = plan.layer_ends[1], plan.layer_ends[2]
     assert kinds(plan, begin, end) == [

@@ -88,6 +88,31 @@ def test_batch_mates(bundle: Path) -> None:
     assert_same_bytes(np.stack([first, second], axis=1).reshape(-1, first.shape[1]), np.concatenate(solo))
 
 
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("max_rows", [1, 2, 512])
+def test_long_lone_rows(bundle: Path, threads: int, max_rows: int) -> None:
+    """Two contexts of two blocks, decoded together and alone: blocks go to all threads where there is room for
+    their partials (max_rows blocks: none, those of one row, both), and each token is what one forward gives it.
+
+    Seen red with: the second row's partials over the first's; tiles for all blocks but the last.
+    """
+    with goinfer.load(bundle, threads=1) as model:
+        ids = ids_of(model, 510)
+        want = [model.forward(ids), model.forward(ids[:410])]
+    with goinfer.load(bundle, threads=threads, max_rows=max_rows, slots=2) as model:
+        slots, lengths = [model.engine.new_slot() for _ in range(2)], (500, 400)
+        for slot, n in zip(slots, lengths, strict=True):
+            model.engine.forward([(slot, ids[:n])], wanted="none")
+        for step in range(5):
+            batch = [(slot, [ids[n + step]]) for slot, n in zip(slots, lengths, strict=True)]
+            got = model.engine.forward(batch, wanted="all").copy()
+            assert_same_bytes(got, np.stack([w[n + step] for w, n in zip(want, lengths, strict=True)]))
+        for step in range(5, 10):
+            for slot, n, w in zip(slots, lengths, want, strict=True):
+                got = model.engine.forward([(slot, [ids[n + step]])], wanted="all").copy()
+                assert_same_bytes(got, w[n + step : n + step + 1])
+
+
 @pytest.mark.parametrize("kv", ["f32", "f16", "int8"])
 def test_kv_precisions_keep_the_contract(tiny_bundle: Callable[..., Path], kv: str) -> None:
     bundle = tiny_bundle("llama", "plain", "int4")

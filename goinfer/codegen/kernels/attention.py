@@ -2,46 +2,53 @@
 
 Static attributes: head_dim, n_heads, n_kv_heads, kv (f32, f16, int8), out ("f32" or "q8"), softcap, sinks.
 Operands: 0 query rows (f32, already scaled), 1 output rows [n_heads * head_dim], 2 page table u64 [slots][max_pages],
-3 positions i32, 4 slots i32, 5 attention tiles i32 [n][2] (first row, rows: one slot, consecutive positions),
-6 sinks f32 [n_heads]. Ints: 0 query stride, 1 output stride, 2 byte offset of the layer inside a page, 3 max_pages,
-4 window (0: none). Floats: 0 softcap. Tiles: unit t % n_heads is the query head, t // n_heads the attention tile.
+3 positions i32, 4 slots i32, 5 attention tiles i32 [n][4], 6 sinks f32 [n_heads], 7 partials of blocks, int 5 bytes
+each, 8 counters i64 [blocks][n_kv_heads], all zero. Ints: 0 query stride, 1 output stride, 2 byte offset of the layer
+inside a page, 3 max_pages, 4 window (0: none), 5 stride of the partials. Floats: 0 softcap. Tiles: unit
+t % n_kv_heads is the KV head, t // n_kv_heads the attention tile.
+
+An attention tile is (first row, rows, block, record): rows of one slot at consecutive positions. With block -1 it is
+their whole attention. Otherwise it is one block of a lone row's context, the row has a tile for each of its blocks
+0..n-1, and `record` is where in the partials its block 0 lies. Whichever of these tiles ends last joins the partials
+and puts its counter back to zero, so no thread waits for another.
 
 The cache is walked in blocks of KV_BLOCK absolute positions, ascending. A block yields maximum, sum of exponentials
-and weighted sum of values for each row; these are merged into the row's running three. Each of the steps has one
-order per row and leaves out masked positions exactly, so a row's bytes depend on its own keys alone. Pages wholly
+and weighted sum of values for each row and head; these are merged into the row's running three. Each of the steps has
+one order per row and leaves out masked positions exactly, so a row's bytes depend on its own keys alone. Pages wholly
 below every row's window are never touched.
 """
 
 import math
 from dataclasses import dataclass
 
-from goinfer.bundle_format.kernel_abi import GROUP, KV_BLOCK, round_up
-from goinfer.codegen.dsl import Ptr, V, const, f32, fma, for_, i64, if_, minimum, select, splat
+from goinfer.bundle_format.kernel_abi import GROUP, KV_BLOCK, partial_bytes
+from goinfer.codegen.dsl import (
+    Ptr,
+    V,
+    atomic_add,
+    atomic_store,
+    choose,
+    const,
+    convert,
+    for_,
+    i64,
+    if_,
+    if_else,
+    maximum,
+    minimum,
+    select,
+)
 from goinfer.codegen.errors import CompileError
 from goinfer.codegen.kernel import Frame, kernel
-from goinfer.codegen.kernels.attention_rows import LOWEST, Block, Rows, Scratch, Shape, load_index
-from goinfer.codegen.kernels.attention_scores import emit_scores, emit_softmax
+from goinfer.codegen.kernels import attention_merge as merge
+from goinfer.codegen.kernels.attention_rows import Block, Partials, Rows, Scratch, Shape, whole_tiles
+from goinfer.codegen.kernels.attention_scores import emit_scores
+from goinfer.codegen.kernels.attention_softmax import emit_softmax
 from goinfer.codegen.kernels.attention_values import emit_values
 from goinfer.codegen.kernels.kv_cache import kv_layout
-from goinfer.codegen.quantise_rows import load_group, row_sink
 
 NO_WINDOW = 1 << 40
 """Reach of a row without a window: more than any position."""
-
-
-@dataclass(frozen=True)
-class _Problem:
-    """Everything of a call that is the same for all its tiles."""
-
-    frame: Frame
-    shape: Shape
-    scratch: Scratch
-    reach: V
-
-    @property
-    def out_width(self) -> int:
-        """Numbers in an output row."""
-        return int(self.frame.attrs["n_heads"]) * self.shape.kv.head_dim
 
 
 @kernel("attention")
@@ -52,101 +59,92 @@ def build(frame: Frame) -> None:
         raise CompileError(f"{attrs['n_heads']} query heads do not divide over {attrs['n_kv_heads']} KV heads")
     if attrs["out"] == "q8" and attrs["head_dim"] % GROUP:
         raise CompileError(f"head_dim {attrs['head_dim']} is no multiple of {GROUP}: quantise in a step of its own")
-    shape = Shape(frame.target, kv_layout(attrs["head_dim"], attrs["kv"]), attrs["softcap"])
-    window = frame.int(4)
-    reach = select(window > 0, window, i64(NO_WINDOW))
-    problem = _Problem(frame, shape, Scratch.allocate(shape), reach)
+    heads = attrs["n_heads"] // attrs["n_kv_heads"]
+    shape = Shape(frame.target, kv_layout(attrs["head_dim"], attrs["kv"]), heads, attrs["softcap"])
+    scratch = Scratch.allocate(shape)
     with for_(frame.tile0, frame.tile1) as loop:
-        _tile(problem, loop.iv % attrs["n_heads"], loop.iv // attrs["n_heads"])
+        kv_head, tile = loop.iv % attrs["n_kv_heads"], frame.ptr(5) + loop.iv // attrs["n_kv_heads"] * 16
+        first, count, block, record = (convert((tile + 4 * i).load("i32", 4), "i64") for i in range(4))
+        with for_(0, count, shape.pass_rows) as some:
+            number = minimum(count - some.iv, i64(shape.pass_rows))
+            _Pass(frame, shape, scratch, kv_head, first + some.iv, number, block, record).emit()
 
 
-def _tile(p: _Problem, head: V, tile: V) -> None:
-    """One head of one attention tile, by register tiles."""
-    first, count = load_index(p.frame, 5, tile * 2), load_index(p.frame, 5, tile * 2 + 1)
-    size = p.shape.tile_rows
-    with for_(0, count, size) as loop:
-        _register_tile(p, head, first + loop.iv, minimum(count - loop.iv, i64(size)))
+@dataclass(frozen=True)
+class _Pass:
+    """Rows [row, row + count) of an attention tile and one KV head."""
 
+    frame: Frame
+    shape: Shape
+    scratch: Scratch
+    kv_head: V
+    row: V
+    count: V
+    block: V
+    record: V
 
-def _register_tile(p: _Problem, head: V, row: V, count: V) -> None:
-    """Walk the cache for `count` rows. Scores and values have code of their own for a lone row."""
-    shape, rows = p.shape, _rows(p, head, row, count)
-    _start(p, rows, head)
-    with for_(rows.oldest(0) & -KV_BLOCK, rows.last + 1, KV_BLOCK) as loop:
-        block = Block.of(shape, p.scratch, rows, loop.iv)
-        shape.by_row_count(rows, lambda size: emit_scores(block, size))
-        emit_softmax(block, p.frame.float(0) if shape.softcap else None)
-        shape.by_row_count(rows, lambda size: emit_values(block, size))
-        _merge(block)
-    _finish(p, rows, head, row)
+    def emit(self) -> None:
+        """Walk the blocks, then join and write what is complete."""
+        split, rows = self.block >= 0, self._rows()
+        self._start(rows)
+        oldest, end = rows.oldest(0) & -KV_BLOCK, rows.last + 1
+        first = select(split, maximum(self.block * KV_BLOCK, oldest), oldest)
+        last = select(split, minimum((self.block + 1) * KV_BLOCK, end), end)
+        with for_(first, last, KV_BLOCK) as loop:
+            out = Partials.choose(split, self._stored(loop.iv), self.scratch.block)
+            block = Block.of(self.shape, self.scratch, rows, out, loop.iv)
+            emit_scores(block)
+            emit_softmax(block, self.frame.float(0) if self.shape.softcap else None)
+            emit_values(block)
+            with if_(self.block < 0):
+                merge.fold(block)
+        if_else(split, lambda: self._join_if_last(rows), lambda: self._finish(rows))
 
+    def _rows(self) -> Rows:
+        frame, shape = self.frame, self.shape
+        query = frame.ptr(0) + self.row * frame.int(0) + self.kv_head * (shape.heads * shape.query_bytes)
+        lone = self.count.eq(1)
+        with if_(self.count > 1):
+            self._gather_queries(query)
+        position, slot = (convert((frame.ptr(i) + self.row * 4).load("i32", 4), "i64") for i in (3, 4))
+        window = frame.int(4)
+        return Rows(
+            self.count, self.count * shape.heads, position, choose(lone, query, self.scratch.queries),
+            frame.ptr(2) + slot * frame.int(3) * 8, frame.int(2) + self.kv_head * shape.kv.head_bytes,
+            select(window > 0, window, i64(NO_WINDOW)),
+        )  # fmt: skip
 
-def _rows(p: _Problem, head: V, row: V, count: V) -> Rows:
-    frame, shape = p.frame, p.shape
-    ratio = frame.attrs["n_heads"] // frame.attrs["n_kv_heads"]
-    queries = frame.ptr(0) + head * (4 * shape.kv.head_dim) + row * frame.int(0)
-    pages = frame.ptr(2) + load_index(frame, 4, row) * frame.int(3) * 8
-    cache = frame.int(2) + (head // ratio) * shape.kv.head_bytes
-    return Rows(count, load_index(frame, 3, row), queries, frame.int(0), pages, cache, p.reach)
+    def _gather_queries(self, query: Ptr) -> None:
+        """Put the lines' queries side by side. Lines past the last get zeros: leftovers might be slow numbers."""
+        shape, scratch = self.shape, self.scratch
+        row_bytes = shape.heads * shape.query_bytes
+        lanes = math.gcd(row_bytes // 4, shape.lanes)
+        with for_(0, self.count) as row, for_(0, row_bytes, 4 * lanes) as column:
+            value = (query + row.iv * self.frame.int(0) + column.iv).load(("f32", lanes), 4)
+            (scratch.queries + row.iv * row_bytes + column.iv).store(value, 4)
+        lines = self.count * shape.heads
+        with for_(lines * shape.query_bytes, whole_tiles(lines) * shape.query_bytes, 4) as loop:
+            (scratch.queries + loop.iv).store(const(0.0, "f32"), 4)
 
+    def _start(self, rows: Rows) -> None:
+        sinks = self.frame.ptr(6) + self.kv_head * (4 * self.shape.heads) if self.frame.attrs["sinks"] else None
+        merge.start(self.shape, self.scratch, rows, sinks)
 
-def _start(p: _Problem, rows: Rows, head: V) -> None:
-    """Running state before the first block; a sink is a key without a value, seen by every row."""
-    zero = const(0.0, ("f32", p.shape.lanes))
-    peak, total = f32(LOWEST), f32(0.0)
-    if p.frame.attrs["sinks"]:
-        peak, total = (p.frame.ptr(6) + head * 4).load("f32", 4), f32(1.0)
-    with for_(0, rows.count) as loop:
-        state = p.scratch.state + loop.iv * 16
-        state.store(peak, 4)
-        (state + 4).store(total, 4)
-        with for_(0, p.shape.value_bytes, 4 * p.shape.lanes) as column:
-            (p.scratch.total + loop.iv * p.shape.value_bytes + column.iv).store(zero, 4)
+    def _stored(self, position: V) -> Partials:
+        """Partials of the block that holds a position, where all threads see them."""
+        at = (self.record + (position >> 8)) * self.frame.int(5)
+        nbytes = partial_bytes(self.shape.kv.head_dim, self.shape.heads)
+        return Partials.at(self.frame.ptr(7) + at + self.kv_head * nbytes, self.shape.heads)
 
+    def _join_if_last(self, rows: Rows) -> None:
+        """Count this tile; if all others of its row are done, join the partials of the blocks the row sees."""
+        counter = self.frame.ptr(8) + (self.record * self.frame.attrs["n_kv_heads"] + self.kv_head) * 8
+        with if_(atomic_add(counter, i64(1)).eq(rows.last >> 8)):
+            atomic_store(counter, i64(0))
+            with for_(rows.oldest(0) & -KV_BLOCK, rows.last + 1, KV_BLOCK) as loop:
+                merge.fold(Block.of(self.shape, self.scratch, rows, self._stored(loop.iv), loop.iv))
+            self._finish(rows)
 
-def _merge(b: Block) -> None:
-    """total = total * old factor + partial * new factor, for the rows that saw a key."""
-    lanes, row_bytes = b.shape.lanes, b.shape.value_bytes
-    with for_(0, b.rows.count) as loop, if_(b.seen_by(loop.iv)):
-        state = b.scratch.state + loop.iv * 16
-        old, new = (splat((state + at).load("f32", 4), lanes) for at in (8, 12))
-        with for_(0, row_bytes, 4 * lanes) as column:
-            at = loop.iv * row_bytes + column.iv
-            total = b.scratch.total + at
-            partial = (b.scratch.partial + at).load(("f32", lanes), 4)
-            total.store(fma(partial, new, total.load(("f32", lanes), 4) * old), 4)
-
-
-def _finish(p: _Problem, rows: Rows, head: V, row: V) -> None:
-    """Divide by the sums and write the rows."""
-    with for_(0, rows.count) as loop:
-        total = p.scratch.total + loop.iv * p.shape.value_bytes
-        divisor = (p.scratch.state + loop.iv * 16 + 4).load("f32", 4)
-        out = p.frame.ptr(1) + (row + loop.iv) * p.frame.int(1)
-        if p.frame.attrs["out"] == "q8":
-            _write_q8(p, total, divisor, out, head)
-        else:
-            _write_f32(p, total, divisor, out, head)
-
-
-def _write_q8(p: _Problem, total: Ptr, divisor: V, row: Ptr, head: V) -> None:
-    """The head's groups of a row of int8 activations."""
-    groups = p.shape.kv.head_dim // GROUP
-    sink = row_sink(p.frame.target, "q8", row, i64(p.out_width))
-    with for_(0, groups) as loop:
-        values = load_group(p.frame.target, total + loop.iv * (4 * GROUP))
-        sink(head * groups + loop.iv, [v / splat(divisor, v.lanes) for v in values])
-
-
-def _write_f32(p: _Problem, total: Ptr, divisor: V, row: Ptr, head: V) -> None:
-    """The head's part of an f32 row; the last head adds zeros up to a whole group."""
-    head_dim, n_heads = p.shape.kv.head_dim, p.frame.attrs["n_heads"]
-    width = math.gcd(head_dim, p.shape.lanes)
-    out = row + head * (4 * head_dim)
-    with for_(0, 4 * head_dim, 4 * width) as column:
-        value = (total + column.iv).load(("f32", width), 4)
-        (out + column.iv).store(value / splat(divisor, width), 4)
-    missing = round_up(p.out_width, GROUP) - p.out_width
-    if missing:
-        with if_(head.eq(n_heads - 1)), for_(0, missing) as loop:
-            (row + (4 * p.out_width) + loop.iv * 4).store(f32(0.0), 4)
+    def _finish(self, rows: Rows) -> None:
+        out = self.frame.ptr(1) + self.row * self.frame.int(1)
+        merge.finish(self.frame, self.shape, self.scratch, rows, out, self.kv_head)

@@ -1,16 +1,19 @@
-"""What the parts of the attention kernel share: static shape, scratch memory, the rows of a register tile, a block."""
+"""What the parts of the attention kernel share: static shape, scratch memory, the lines of a pass, a block.
 
-from collections.abc import Callable
+A line is one (row, query head) pair of the KV head at hand, line = row * heads + head: everything that one loaded key
+or value serves.
+"""
+
+import itertools
 from dataclasses import dataclass
 
-from goinfer.bundle_format.kernel_abi import KV_BLOCK
-from goinfer.codegen.dsl import Ptr, V, convert, i64, if_else, maximum, minimum, scratch
-from goinfer.codegen.kernel import Frame
-from goinfer.codegen.kernels.kv_cache import KvLayout, page_of
+from goinfer.bundle_format.kernel_abi import ATTENTION_ROWS, KV_BLOCK, PAGE, partial_bytes, round_up
+from goinfer.codegen.dsl import Ptr, V, choose, for_, i64, maximum, minimum, scratch
+from goinfer.codegen.kernels.kv_cache import KEY_GROUP, KvLayout, page_of
 from goinfer.codegen.target import Target
 
-SCORE_ROW = 4 * KV_BLOCK
-"""Bytes of one row of the score buffer."""
+SCORE_ROW = 4 * KV_BLOCK + 64
+"""Bytes of one line of the score buffer; the extra 64 spread the lines over the sets of the first cache."""
 
 MASKED = float("-inf")
 """Score of a key that a row may not see: its exponential is exactly 0."""
@@ -18,13 +21,20 @@ MASKED = float("-inf")
 LOWEST = -1e30
 """Running maximum before any key was seen: finite, so that differences from it are numbers."""
 
+TILE_LINES = 6
+"""Lines of a register tile."""
+
+_CONVERSION = 5
+"""What it costs to convert a key or a value to f32 for all lines of a pass, in lines."""
+
 
 @dataclass(frozen=True)
 class Shape:
-    """Static facts of one attention kernel."""
+    """Static facts of one attention kernel; `heads` are the query heads of a KV head."""
 
     target: Target
     kv: KvLayout
+    heads: int
     softcap: bool
 
     @property
@@ -33,18 +43,55 @@ class Shape:
         return self.target.lanes
 
     @property
-    def tile_rows(self) -> int:
-        """Rows that share each loaded key and value: as many as leave the sums in registers."""
-        return 8 if self.lanes == 16 else 4
-
-    def by_row_count(self, rows: "Rows", emit: Callable[[int], None]) -> None:
-        """Emit code for a lone row and for a register tile of rows, and the choice between them."""
-        if_else(rows.count.eq(1), lambda: emit(1), lambda: emit(self.tile_rows))
+    def sums(self) -> int:
+        """Vectors of running sums that stay in registers beside the operands of their fma."""
+        return self.target.registers - (8 if self.target.registers > 16 else 4)
 
     @property
-    def value_vectors(self) -> int:
-        """Vectors of a stored value."""
-        return self.kv.value_dims // self.lanes
+    def tile_vectors(self) -> int:
+        """Vectors of keys or values of a register tile: a power of two."""
+        return self.fitting_vectors(TILE_LINES)
+
+    def fitting_vectors(self, lines: int) -> int:
+        """The largest power of two of vectors whose sums for `lines` lines stay in registers; at most a page."""
+        vectors = 1
+        while 2 * vectors * lines <= self.sums and 2 * vectors * self.lanes <= PAGE:
+            vectors *= 2
+        return vectors
+
+    @property
+    def pass_rows(self) -> int:
+        """Rows of an attention tile that go through the cache together.
+
+        More lines share each conversion; the register tile that is cut short at the end is wasted work.
+        """
+        most = max(1, (96 if self.kv.head_dim <= 128 else 48) // self.heads)
+        return min(
+            (n for n in range(1, most + 1) if ATTENTION_ROWS % n == 0),
+            key=lambda n: (round_up(n * self.heads, TILE_LINES) + _CONVERSION) / (n * self.heads),
+        )
+
+    @property
+    def pass_lines(self) -> int:
+        """Lines of a pass, whole register tiles."""
+        return round_up(self.pass_rows * self.heads, TILE_LINES)
+
+    @property
+    def lone_parts(self) -> list[range]:
+        """The lines of a lone row in the fewest, most even parts whose sums stay in registers."""
+        parts = -(-self.heads // self.sums)
+        edges = [self.heads * i // parts for i in range(parts + 1)]
+        return [range(a, b) for a, b in itertools.pairwise(edges)]
+
+    @property
+    def value_stretch(self) -> int:
+        """Positions whose values are converted at a time, so that they lie in the first cache."""
+        return PAGE if self.kv.value_dims <= 64 else PAGE // 2
+
+    @property
+    def query_bytes(self) -> int:
+        """Bytes of a query."""
+        return 4 * self.kv.head_dim
 
     @property
     def value_bytes(self) -> int:
@@ -53,42 +100,70 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Scratch:
-    """Stack memory of a call, a row of each for every row of the register tile.
+class Partials:
+    """What one block yields for some lines: maximum, sum of exponentials, weighted sum of values."""
 
-    Weights have a buffer of their own: written over the scores, LLVM would turn the masking into masked stores, which
-    are microcode on AMD (the softmax took three times as long).
+    peaks: Ptr
+    sums: Ptr
+    values: Ptr
+
+    @staticmethod
+    def at(base: Ptr, lines: int) -> "Partials":
+        """The partials of `lines` lines that lie at `base`."""
+        column = 4 * round_up(lines, 16)
+        return Partials(base, base + column, base + 2 * column)
+
+    @staticmethod
+    def choose(first: V, a: "Partials", b: "Partials") -> "Partials":
+        """a where `first` holds, else b."""
+        pairs = ((a.peaks, b.peaks), (a.sums, b.sums), (a.values, b.values))
+        return Partials(*(choose(first, x, y) for x, y in pairs))
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """Stack memory of a call. Per line: query, scores (then weights), running sums; and stretches of the cache in f32.
+
+    `newest` and `oldest` are the first and last position a line sees (i32), `factors` what the earlier and the new part
+    of its sums are multiplied by.
     """
 
+    queries: Ptr
     scores: Ptr
-    weights: Ptr
-    total: Ptr
-    partial: Ptr
-    state: Ptr
-    """Per row 4 floats: running maximum, running sum of exponentials, factors of the old and the new part."""
+    keys: Ptr
+    values: Ptr
+    newest: Ptr
+    oldest: Ptr
+    factors: tuple[Ptr, Ptr]
+    total: Partials
+    block: Partials
 
     @staticmethod
     def allocate(shape: Shape) -> "Scratch":
         """Reserve it in the function's frame."""
-        rows = shape.tile_rows
+        lines, column = shape.pass_lines, 4 * round_up(shape.pass_lines, 16)
+        key_bytes = 4 * shape.kv.head_dim * max(KEY_GROUP, shape.tile_vectors * shape.lanes)
         return Scratch(
-            scratch(rows * SCORE_ROW), scratch(rows * SCORE_ROW), scratch(rows * shape.value_bytes),
-            scratch(rows * shape.value_bytes), scratch(16 * rows),
+            queries=scratch(lines * shape.query_bytes), scores=scratch(lines * SCORE_ROW), keys=scratch(key_bytes),
+            values=scratch(shape.value_stretch * shape.value_bytes), newest=scratch(column), oldest=scratch(column),
+            factors=(scratch(column), scratch(column)),
+            total=Partials.at(scratch(partial_bytes(shape.kv.head_dim, lines)), lines),
+            block=Partials.at(scratch(partial_bytes(shape.kv.head_dim, lines)), lines),
         )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Rows:
-    """`count` rows of one slot at consecutive positions from `first` on, which one query head handles together.
+    """`count` rows of one slot at consecutive positions from `first` on, all query heads of one KV head.
 
-    Code for a fixed number of rows computes rows past the count as repetitions of the last one; they are thrown away.
-    `cache` is the byte offset of the KV head inside a page.
+    `queries` are the lines' queries, one after the other; those past the last line are zeros up to a whole register
+    tile, and what is computed for them is thrown away. `cache` is the byte offset of the KV head inside a page.
     """
 
     count: V
+    lines: V
     first: V
     queries: Ptr
-    stride: V
     pages: Ptr
     cache: V
     reach: V
@@ -96,12 +171,8 @@ class Rows:
 
     @property
     def last(self) -> V:
-        """Position of the last real row."""
+        """Position of the last row."""
         return self.first + self.count - 1
-
-    def query(self, row: int) -> Ptr:
-        """Address of a row's query."""
-        return self.queries + minimum(i64(row), self.count - 1) * self.stride
 
     def oldest(self, row: V | int) -> V:
         """Oldest position that row `row` sees."""
@@ -116,32 +187,40 @@ class Rows:
 class Block:
     """A stretch of KV_BLOCK absolute positions and the rows that walk it.
 
-    It begins at `start`; [lo, hi) is the part that some row of the tile sees.
+    It begins at `start`; [lo, hi) is the part that some row of the pass sees.
     """
 
     shape: Shape
     scratch: Scratch
     rows: Rows
+    out: Partials
     start: V
     lo: V
     hi: V
 
     @staticmethod
-    def of(shape: Shape, scratch: Scratch, rows: Rows, start: V) -> "Block":
+    def of(shape: Shape, scratch: Scratch, rows: Rows, out: Partials, start: V) -> "Block":
         """The block that begins at `start`."""
         lo, hi = maximum(start, rows.oldest(0)), minimum(start + KV_BLOCK, rows.last + 1)
-        return Block(shape, scratch, rows, start, lo, hi)
+        return Block(shape, scratch, rows, out, start, lo, hi)
 
     def seen_by(self, row: V) -> V:
-        """Whether real row `row` sees any key of the block."""
+        """Whether row `row` sees any key of the block."""
         first = maximum(self.start, self.rows.oldest(row))
         return first < minimum(self.start + KV_BLOCK, self.rows.first + row + 1)
 
     def column(self, position: V) -> V:
-        """Byte offset of a position in a row of scores or weights."""
+        """Byte offset of a position in a line of scores."""
         return (position - self.start) * 4
 
 
-def load_index(frame: Frame, operand: int, i: V) -> V:
-    """Element i of an i32 operand, as i64."""
-    return convert((frame.ptr(operand) + i * 4).load("i32", 4), "i64")
+def copy_as_f32(shape: Shape, source: Ptr, out: Ptr, count: V | int) -> Ptr:
+    """Convert `count` stored numbers, a multiple of 16, to f32 at `out`."""
+    with for_(0, count, shape.lanes) as loop:
+        (out + loop.iv * 4).store(shape.kv.load(source + loop.iv * shape.kv.width, shape.lanes), 4)
+    return out
+
+
+def whole_tiles(lines: V) -> V:
+    """A number of lines, up to a whole register tile."""
+    return (lines + (TILE_LINES - 1)) // i64(TILE_LINES) * TILE_LINES

@@ -9,7 +9,7 @@ from goinfer.bundle_format.kernel_abi import GROUP, PANEL
 from goinfer.codegen.dsl import Ptr, V, bitcast, const, convert, for_, insert, shuffle, splat, zext
 from goinfer.codegen.errors import CompileError
 from goinfer.codegen.kernel import Frame, for_rows_of_tile, kernel
-from goinfer.codegen.kernels.matmul import BLOCK_BYTES
+from goinfer.codegen.kernels.matmul_tiles import BLOCK_BYTES
 
 
 @kernel("embed")

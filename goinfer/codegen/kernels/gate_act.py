@@ -50,6 +50,13 @@ ACTIVATIONS: dict[str, Callable[[V], V]] = {
 }  # fmt: skip
 """Activations by the name the graph gives them."""
 
+def activation(name: str) -> Callable[[V], V]:
+    """The activation of a name; raises CompileError listing the known ones."""
+    if name not in ACTIVATIONS:
+        raise CompileError(f"activation {name!r} has no kernel; known: {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name]
+
+
 _ZERO_AT = {"sigmoid": -math.inf, "softplus": -math.inf}
 """Where an activation that is not 0 at 0 is 0: what columns past I are filled with, so that they come out as 0."""
 
@@ -58,9 +65,7 @@ _ZERO_AT = {"sigmoid": -math.inf, "softplus": -math.inf}
 def build(frame: Frame) -> None:
     """Emit the loop over tiles; see the module docstring for attributes and operands."""
     name, gated = frame.attrs["act"], frame.attrs["gated"]
-    if name not in ACTIVATIONS:
-        raise CompileError(f"activation {name!r} has no kernel; known: {', '.join(ACTIVATIONS)}")
-    act, size = ACTIVATIONS[name], frame.int(0)
+    act, size = activation(name), frame.int(0)
     fill = 0.0 if gated else _ZERO_AT.get(name, 0.0)
     stage = stage_for_second_half()
 
@@ -69,7 +74,7 @@ def build(frame: Frame) -> None:
         sources = [row_source(x)]
         if gated:
             sources.append(second_half(frame.target, stage, x, size))
-        sink = row_sink(frame.target, frame.attrs["out"], frame.ptr(1) + row * frame.int(2), size)
+        sink = row_sink(frame.attrs["out"], frame.ptr(1) + row * frame.int(2))
 
         def group(at: V, values: list[Group], carried: list[V]) -> Sequence[V]:
             sink(at, _finished(act, values))

@@ -66,7 +66,7 @@ def _one_row(frame: Frame, row: _Row, index: V) -> None:
     attrs = frame.attrs
     source = convert((frame.ptr(5) + index * 4).load("i32", 4), "i64") if attrs["gather"] else index
     x = frame.ptr(0) + source * frame.int(1)
-    sink = row_sink(frame.target, attrs["out"], frame.ptr(2) + index * frame.int(2), row.k)
+    sink = row_sink(attrs["out"], frame.ptr(2) + index * frame.int(2))
     if attrs["add"] == "none":
         squares = row.each([x], _sum_squares, row.no_squares) if attrs["norm"] == "rms" else []
     else:

@@ -35,6 +35,9 @@ from goinfer.codegen.errors import CompileError
 from goinfer.codegen.kernel import Frame, for_rows_of_tile, kernel
 from goinfer.codegen.kernels.kv_cache import KEY_GROUP, KvLayout, kv_layout, page_of
 
+_COPIES = 16
+"""Numbers of a key that are copied in one turn of a loop."""
+
 SMALLEST_PEAK = 1e-30
 """An int8 key or value whose largest magnitude is below this is stored as zero (127 / peak would overflow)."""
 
@@ -49,6 +52,8 @@ class _Problem:
     eps: V
     key: Ptr
     """Stack memory for one finished key."""
+    stored: Ptr
+    """Stack memory for the same key in the cache's precision."""
 
     @property
     def head_dim(self) -> int:
@@ -63,7 +68,7 @@ def build(frame: Frame) -> None:
         raise CompileError(f"head_dim {head_dim} is odd, so it has no rotary halves; check the model's configuration")
     kv = kv_layout(head_dim, frame.attrs["kv"])
     width = math.gcd(head_dim // 2 if frame.attrs["rope"] else head_dim, lanes)
-    problem = _Problem(frame, kv, width, frame.float(0), scratch(4 * head_dim))
+    problem = _Problem(frame, kv, width, frame.float(0), scratch(4 * head_dim), scratch(4 * head_dim))
     for_rows_of_tile(frame, "rows", lambda row: _row(problem, row))
 
 
@@ -127,16 +132,22 @@ def _rms_factor(p: _Problem, x: Ptr) -> V:
 
 
 def _store_key(p: _Problem, head: Ptr, place: V) -> None:
-    """Scatter the finished key to its lane of its group of 16 positions."""
+    """Scatter the finished key to its lane of its group of 16 positions: converted as vectors, copied one by one."""
     kv = p.kv
     at = head + (place >> 4) * kv.key_group_bytes + (place & (KEY_GROUP - 1)) * kv.width
     inverse = None
     if kv.scaled:
         scale, inverse = _int8_scale(p, p.key)
         (head + kv.key_scales + place * 4).store(scale, 4)
-    with for_(0, p.head_dim) as loop:
-        value = (p.key + loop.iv * 4).load("f32", 4)
-        (at + loop.iv * (KEY_GROUP * kv.width)).store(_stored(kv, value, inverse), kv.width)
+    with for_(0, p.head_dim, p.width) as loop:
+        value = (p.key + loop.iv * 4).load(("f32", p.width), 4)
+        (p.stored + loop.iv * kv.width).store(_stored(kv, value, inverse), kv.width)
+    together = math.gcd(p.head_dim, _COPIES)
+    integer = f"i{8 * kv.width}"
+    with for_(0, p.head_dim, together) as loop:
+        for i in range(together):
+            one = (p.stored + (loop.iv + i) * kv.width).load(integer, kv.width)
+            (at + (loop.iv + i) * (KEY_GROUP * kv.width)).store(one, kv.width)
 
 
 def _store_value(p: _Problem, x: Ptr, values: Ptr, place: V) -> None:

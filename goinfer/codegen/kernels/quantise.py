@@ -18,7 +18,7 @@ def build(frame: Frame) -> None:
     k = frame.int(0)
 
     def row(index: V) -> None:
-        sink = row_sink(frame.target, "q8", frame.ptr(1) + index * frame.int(2), k)
+        sink = row_sink("q8", frame.ptr(1) + index * frame.int(2))
 
         def group(at: V, values: list[Group], carried: list[V]) -> Sequence[V]:
             sink(at, values[0])

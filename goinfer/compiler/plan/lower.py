@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from goinfer.bundle_format.kernel_abi import ABI_VERSION, GROUP, PANEL, ROW_BLOCK, round_up
+from goinfer.bundle_format.kernel_abi import ABI_VERSION, GROUP, PANEL, partial_bytes, round_up
 from goinfer.bundle_format.plan import KVGroup, Plan, RopeTable, Weight
 from goinfer.codegen.errors import CompileError
 from goinfer.compiler.checkpoints.ggml_grids import is_four_bit
@@ -19,6 +19,10 @@ from goinfer.compiler.quant.recipes import Recipe
 
 _CHUNK = 512
 """Values an element-wise unit covers: enough work for a claim, enough units for all threads."""
+
+_BLOCK_BYTES, _TILE_ROWS, _FEWEST, _MOST = 256 << 10, 24, 48, 240
+"""Activations that a matmul tile keeps in the second cache while panels of weights pass by, and the multiple, least
+and largest number of rows (whole register tiles on every target)."""
 
 RESIDUAL, FINAL_NORM = "x", "final_norm"
 
@@ -34,6 +38,8 @@ class _Lowering:
     users: dict[int, list[GraphOp]] = field(default_factory=lambda: defaultdict(list))
     producer: dict[int, GraphOp] = field(default_factory=dict)
     ends: dict[int, int] = field(default_factory=dict)
+    gated: dict[int, GraphOp] = field(default_factory=dict)
+    """Products that make no step of their own: the gate_act that reads them makes it."""
 
     def param(self, op: GraphOp, name: str) -> Param:
         return self.view.params[op.operands[name]]
@@ -215,32 +221,54 @@ def _linear(low: _Lowering, op: GraphOp) -> None:
     """A matmul; its epilogue adds into the residual stream when the only reader is a plain add_norm."""
     (out,) = op.results
     users = low.users[out]
+    if len(users) == 1 and users[0].name == "gate_act" and users[0].attrs["size"] % GROUP == 0:
+        low.gated[out] = op
+        return
     adds = len(users) == 1 and users[0].name == "add_norm" and "post_weight" not in users[0].operands
     adds = adds and users[0].operands["delta"] == out
     if adds:
         target = low.place[users[0].operands["x"]]
     else:
         target = _make(low, out, op.label, "f32")
-    _matmul(low, op, op.operands["x"], target, "add" if adds else "store", "rows", low.param(op, "weight").role)
+    _matmul(low, op, target, "add" if adds else "store", "rows", low.param(op, "weight").role)
 
 
-def _matmul(low: _Lowering, op: GraphOp, x: int, target: str, epilogue: str, domain: str, role: str) -> None:
-    param = low.param(op, "weight")
+@dataclass(frozen=True)
+class _Factors:
+    """What a matmul reads: operands of weight, rows and bias, the kernel's format, K groups, bytes between rows."""
+
+    weight: str
+    x: str
+    bias: str
+    format: str
+    groups: int
+    stride: int
+
+    @property
+    def row_tile(self) -> int:
+        """Rows of a tile."""
+        return min(_MOST, max(_FEWEST, _BLOCK_BYTES // self.stride // _TILE_ROWS * _TILE_ROWS))
+
+
+def _factors(low: _Lowering, op: GraphOp, role: str, domain: str = "rows") -> _Factors:
+    param, x = low.param(op, "weight"), op.operands["x"]
     weight = low.build.weight(param)
     stored = low.build.stored[param.name].format
     codes = low.build.recipe.choose(role).activations == "int8"
     source = _codes(low, x, op.label + ".x", domain) if codes else low.place[x]
+    bias = low.build.weight(low.param(op, "bias")) if "bias" in op.operands else "none"
     fmt = "int8int8" if codes and stored == "int8" else stored
-    bias = "bias" in op.operands
-    attrs = {"format": fmt, "epilogue": epilogue, "bias": bias, "domain": domain}
-    head = target == "io:logits"
+    return _Factors(weight, source, bias, fmt, round_up(param.shape[1], GROUP) // GROUP, low.build.stride(source))
+
+
+def _matmul(low: _Lowering, op: GraphOp, target: str, epilogue: str, domain: str, role: str) -> None:
+    f = _factors(low, op, role, domain)
+    attrs = {"format": f.format, "epilogue": epilogue, "bias": f.bias != "none", "domain": domain}
     low.build.step(
-        op.label, low.build.kernel("matmul", attrs),
-        [weight, source, target, low.build.weight(low.param(op, "bias")) if bias else "none"],
-        reads=[source] + ([target] if epilogue == "add" else []), writes=[target], domain=domain,
-        row_tile=ROW_BLOCK, units=round_up(param.shape[0], PANEL) // PANEL,
-        ints=[round_up(param.shape[1], GROUP) // GROUP, low.build.stride(source),
-              _logits_stride(low) if head else low.build.stride(target)],
+        op.label, low.build.kernel("matmul", attrs), [f.weight, f.x, target, f.bias],
+        reads=[f.x] + ([target] if epilogue == "add" else []), writes=[target], domain=domain,
+        row_tile=f.row_tile, units=round_up(low.param(op, "weight").shape[0], PANEL) // PANEL,
+        ints=[f.groups, f.stride, _logits_stride(low) if target == "io:logits" else low.build.stride(target)],
     )  # fmt: skip
 
 
@@ -282,19 +310,27 @@ def _attention(low: _Lowering, op: GraphOp) -> None:
     group, state = _group_name(low.view.kv_layers[a["layer"]].window), f"kv:{a['layer']}"
     target = _make(low, out, op.label, rep)
     sinks = low.build.weight(low.param(op, "sinks")) if attrs["sinks"] else "none"
+    # A "row" of this buffer holds a block of the context of a row that is split, not one of the forward's rows.
+    partials_of_a_block = a["n_kv_heads"] * partial_bytes(a["head_dim"], a["n_heads"] // a["n_kv_heads"])
+    partials = low.build.buffer(f"{op.label}.partials", partials_of_a_block // 4, "f32")
     low.build.step(
         op.label, low.build.kernel("attention", attrs),
-        [q, target, f"pages:{group}", "io:positions", "io:slots", "io:att_tiles", sinks],
-        reads=[q, state], writes=[target], domain="att_tiles", units=a["n_heads"],
-        ints=[low.build.stride(q), low.build.stride(target), state, "max_pages", a["window"]],
+        [q, target, f"pages:{group}", "io:positions", "io:slots", "io:att_tiles", sinks, partials, "io:att_counters"],
+        reads=[q, state], writes=[target, partials], domain="att_tiles", units=a["n_kv_heads"],
+        ints=[low.build.stride(q), low.build.stride(target), state, "max_pages", a["window"],
+              low.build.stride(partials)],
         floats=[a["softcap"]],
     )  # fmt: skip
 
 
 def _gate_act(low: _Lowering, op: GraphOp) -> None:
+    """In one step with the product where its halves are whole groups, else over the product's rows."""
     (out,) = op.results
-    size, source = op.attrs["size"], low.place[op.operands["gate_up"]]
-    rep = _rep_for_users(low, out)
+    size, rep = op.attrs["size"], _rep_for_users(low, out)
+    if product := low.gated.get(op.operands["gate_up"]):
+        _matmul_gated(low, product, op, _make(low, out, op.label, rep), rep)
+        return
+    source = low.place[op.operands["gate_up"]]
     target = _make(low, out, op.label, rep)
     low.build.step(
         op.label, low.build.kernel("gate_act", {"act": op.attrs["fn"], "out": rep, "gated": True}), [source, target],
@@ -303,12 +339,22 @@ def _gate_act(low: _Lowering, op: GraphOp) -> None:
     )  # fmt: skip
 
 
+def _matmul_gated(low: _Lowering, product: GraphOp, op: GraphOp, target: str, rep: str) -> None:
+    size, f = op.attrs["size"], _factors(low, product, low.param(product, "weight").role)
+    attrs = {"format": f.format, "bias": f.bias != "none", "domain": "rows", "act": op.attrs["fn"], "out": rep}
+    low.build.step(
+        op.label, low.build.kernel("matmul_gated", attrs), [f.weight, f.x, target, f.bias],
+        reads=[f.x], writes=[target], row_tile=f.row_tile, units=size // GROUP,
+        ints=[f.groups, f.stride, low.build.stride(target), size],
+    )  # fmt: skip
+
+
 def _lm_head(low: _Lowering, op: GraphOp) -> None:
     """Logits of the wanted rows into the caller's buffer, the cap if there is one, and the greedy token."""
     if op.attrs["scale"] != 1.0:
         raise CompileError(f"plan: {op.label}: a logit scale of {op.attrs['scale']} has no kernel")
     vocab, stride = low.view.info.vocab, _logits_stride(low)
-    _matmul(low, op, op.operands["x"], "io:logits", "store", "wanted", "head")
+    _matmul(low, op, "io:logits", "store", "wanted", "head")
     if op.attrs["softcap"] > 0:
         low.build.step(
             f"{op.label}.softcap", low.build.kernel("softcap", {"domain": "wanted"}), ["io:logits"],
