@@ -37,6 +37,11 @@ class Job:
             "symbol": self.spec.symbol, "kind": self.spec.kind, "attrs": self.spec.attrs, "target": self.target.name,
         }  # fmt: skip
 
+    @property
+    def is_large(self) -> bool:
+        """Whether it takes seconds rather than tenths: such jobs go first, so that none is left to one worker alone."""
+        return self.spec.kind.startswith(("matmul", "attention"))
+
     def key(self) -> str:
         """Content hash of everything the object depends on."""
         text = json.dumps([self.request(), cache.toolchain()], sort_keys=True)
@@ -47,7 +52,7 @@ def compile_all(jobs: list[Job], progress: Progress | None = None, workers: int 
     """Objects of the jobs, in order. Raises CompileError naming the first kernel that fails."""
     results: dict[int, bytes] = {}
     todo: queue.SimpleQueue[int] = queue.SimpleQueue()
-    for i, job in enumerate(jobs):
+    for i, job in sorted(enumerate(jobs), key=lambda item: not item[1].is_large):
         cached = cache.read("kernels", job.key())
         if cached is not None:
             results[i] = cached
