@@ -10,6 +10,9 @@ from goinfer.bundle_format.kernel_abi import (
     ATTENTION_TILE_FIELDS,
     DOMAINS,
     KV_BLOCK,
+    N_FLOATS,
+    N_INTS,
+    N_POINTERS,
     STEP,
     f32_row_bytes,
     round_up,
@@ -57,23 +60,19 @@ class Program:
         self._logits_uses: list[tuple[int, int]] = []
         self._choices_uses: list[tuple[int, int]] = []
         self._rope_uses: list[tuple[int, int, str]] = []
-        self.steps = np.zeros(len(plan.steps), STEP)
-        for i, step in enumerate(plan.steps):
-            self._bind(i, step)
+        # Whole records, not field by field: there are hundreds, and each assignment to a field costs a microsecond.
+        self.steps = np.array([self._record(i, step) for i, step in enumerate(plan.steps)], STEP)
 
-    def _bind(self, i: int, step: Step) -> None:
-        record = self.steps[i]
-        record["fn"] = self._image.address(step.kernel.replace("{kv}", self._kv))
-        for j, operand in enumerate(step.operands):
-            record["ptr"][j] = self._address(operand, i, j)
-        for j, value in enumerate(step.ints):
-            if value == "choices":
-                self._choices_uses.append((i, j))
-            record["int"][j] = self._integer(value)
-        record["float"][: len(step.floats)] = step.floats
-        record["domain"] = DOMAINS.index(step.domain)
-        record["row_tile"], record["units"] = step.row_tile, step.units
-        record["barrier"], record["index"] = step.barrier, i
+    def _record(self, i: int, step: Step) -> tuple[Any, ...]:
+        """A step with its addresses, in the order of STEP's fields."""
+        self._choices_uses += [(i, j) for j, value in enumerate(step.ints) if value == "choices"]
+        return (
+            self._image.address(step.kernel.replace("{kv}", self._kv)),
+            _filled([self._address(operand, i, j) for j, operand in enumerate(step.operands)], N_POINTERS),
+            _filled([self._integer(value) for value in step.ints], N_INTS),
+            _filled(step.floats, N_FLOATS),
+            DOMAINS.index(step.domain), step.row_tile, step.units, step.barrier, i,
+        )  # fmt: skip
 
     def _address(self, operand: str, i: int, j: int) -> int:
         kind, _, name = operand.partition(":")
@@ -157,6 +156,10 @@ class Program:
                 made[:, 0], made[:, 1] = starts, np.minimum(first + count - starts, size)
             n += len(made)
         return n
+
+
+def _filled(values: list[Any], size: int) -> list[Any]:
+    return values + [0] * (size - len(values))
 
 
 def exports_of(manifest: dict[str, Any], target: str) -> dict[str, int]:

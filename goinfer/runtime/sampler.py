@@ -5,10 +5,10 @@ min-p. The draw uses raw Philox output, so a seed gives the same text whatever n
 """
 
 import math
-import secrets
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -90,6 +90,8 @@ def sampling_params(**given: Any) -> SamplingParams:
     names = [field.name for field in fields(SamplingParams)]
     for name in given:
         if name not in names:
+            from difflib import get_close_matches
+
             close = get_close_matches(name, names, 1, 0.5)
             hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
             raise ArgumentError(name, f"unknown argument; {hint}")
@@ -111,7 +113,7 @@ def _checked_bias(bias: Any) -> dict[int, float]:
 
 def fresh_seed() -> int:
     """A seed nobody chose; 48 bits, because it is reported in JSON, where some readers keep only 53."""
-    return secrets.randbits(48)
+    return int.from_bytes(os.urandom(6))
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,6 @@ class Sampler:
         self.params = params
         self.vocab_size = vocab_size
         self.seed = fresh_seed() if params.seed is None else params.seed
-        self._bits = np.random.Philox(key=self.seed % 2**64)
         self._history = _History(prompt_ids if params.repeat_penalty != 1.0 else ())
         self._penalised = (
             params.repeat_penalty != 1.0 or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
@@ -216,6 +217,11 @@ class Sampler:
             weights = weights[kept]
         index = self._pick(weights)
         return index if ids is None else int(ids[index])
+
+    @cached_property
+    def _bits(self) -> "np.random.Philox":
+        """The stream of draws; numpy.random is imported for the first one, which greedy requests never need."""
+        return np.random.Philox(key=self.seed % 2**64)
 
     def _pick(self, weights: np.ndarray) -> int:
         """An index with probability in proportion to its weight; consumes exactly one draw."""
