@@ -15,8 +15,8 @@ from goinfer.codegen.image import CodeImage, link
 from goinfer.codegen.mlir_context import CompilerMissing, load_mlir
 from goinfer.codegen.target import TARGETS, Target
 
-_LLVM_NAMES = {"sse4_2": "sse4.2", "avx_vnni": "avxvnni", "asimd": "neon", "asimddp": "dotprod", "crc32": "crc",
-               "fphp": "fullfp16", "asimdhp": "fullfp16"}  # fmt: skip
+_LLVM_NAMES = {"sse4_2": "sse4.2", "avx_vnni": "avxvnni", "avx512_vnni": "avx512vnni", "asimd": "neon",
+               "asimddp": "dotprod", "crc32": "crc", "fphp": "fullfp16", "asimdhp": "fullfp16"}  # fmt: skip
 """Linux' names of CPU features where LLVM has others."""
 
 
@@ -39,23 +39,29 @@ class HostCode:
 
 def host_target() -> Target | None:
     """The plainest target of this machine's architecture, None if the machine lacks what it needs."""
+    target = next((t for t in TARGETS.values() if t.arch == platform.machine()), None)
+    return target if target is not None and runs_here(target) else None
+
+
+def runs_here(target: Target) -> bool:
+    """Whether this machine has the target's architecture and CPU features."""
     from goinfer.codegen.emit_object import host_cpu_features
 
     features = host_cpu_features()
-    for target in TARGETS.values():
-        if target.arch == platform.machine():
-            return target if all(features.get(_LLVM_NAMES.get(need, need)) for need in target.needs) else None
-    return None
+    return target.arch == platform.machine() and all(features.get(_LLVM_NAMES.get(n, n)) for n in target.needs)
 
 
-def compile_for_host(define: Callable[[Any, Target], None]) -> HostCode | None:
-    """The functions that `define(module, target)` adds to an MLIR module; None where this machine cannot run them."""
+def compile_for_host(define: Callable[[Any, Target], None], wanted: Target | None = None) -> HostCode | None:
+    """The functions that `define(module, target)` adds to an MLIR module; None where this machine cannot run them.
+
+    They are compiled for `wanted`, or else for the plainest target.
+    """
     try:
         load_mlir()
         from goinfer.codegen.emit_object import emit_object
         from goinfer.codegen.lower_cpu import lower_to_llvm_ir
 
-        target = host_target()
+        target = host_target() if wanted is None else wanted if runs_here(wanted) else None
     except (CompilerMissing, ImportError):
         return None
     if target is None:
