@@ -145,7 +145,7 @@ def best(rates: dict[Any, float]) -> Any:
 def _readers() -> dict[str, tuple[int, int]]:
     """Name -> (streams, bytes of prefetch)."""
     return {
-        f"{n} stream{'s' * (n > 1)}{', prefetch' * bool(ahead)}": (n, ahead) for n in STREAMS for ahead in (0, PREFETCH)
+        f"{n} stream{'s' * (n > 1)}{' with prefetch' * bool(ahead)}": (n, ahead) for n in STREAMS for ahead in (0, PREFETCH)
     }
 
 

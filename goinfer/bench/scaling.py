@@ -31,7 +31,7 @@ from goinfer.codegen.target import TARGETS, target_named
 Say = Callable[[str], None]
 
 CONTEXT, ROWS = 16, 512
-_DECODE, _PREFILL = f"decode at {CONTEXT}", f"prefill {ROWS}"
+DECODE, PREFILL = f"decode at {CONTEXT}", f"prefill {ROWS}"
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def run(names: Sequence[str], threads: int, rounds: int, target: str | None, say
     say("ceilings of the machine")
     meter = ceilings.Meter(ceilings.Ceilings(chosen), threads, ceilings.STREAM_BYTES)
     sizes = [_measure(name, threads, rounds, chosen.name, meter, say) for name in names]
-    fit = fit_line(names, [s["bytes"] for s in sizes], [1 / s["rates"][_DECODE]["median"] for s in sizes])
+    fit = fit_line(names, [s["bytes"] for s in sizes], [1 / s["rates"][DECODE]["median"] for s in sizes])
     found: Data = {
         **place(), "target": chosen.name, "threads": threads, "rounds": rounds, "ceilings": meter.as_dict(),
         "scaling": {"sizes": sizes, "fit": asdict(fit)},
@@ -99,7 +99,7 @@ def _rounds(arm: GoinferArm, rounds: int, meter: ceilings.Meter) -> dict[str, An
     ids = [100 + i % 800 for i in range(ROWS)]
     arm.hold(ids[:CONTEXT])
     arms: dict[str, Callable[[], float]] = {
-        READING: meter.read, _DECODE: partial(_decode, arm), DOTS: meter.dots, _PREFILL: lambda: ROWS / arm.prefill(ids)
+        READING: meter.read, DECODE: partial(_decode, arm), DOTS: meter.dots, PREFILL: lambda: ROWS / arm.prefill(ids)
     }  # fmt: skip
     samples = interleave(arms, rounds)
     arm.release()
@@ -109,7 +109,7 @@ def _rounds(arm: GoinferArm, rounds: int, meter: ceilings.Meter) -> dict[str, An
         "samples": {n: [float(f"{v:.5g}") for v in taken] for n, taken in samples.items()},
         "rates": {n: Spread.of(taken).as_dict() for n, taken in samples.items()}, "shares": {},
     }  # fmt: skip
-    for n, ceiling in ((_DECODE, READING), (_PREFILL, DOTS)):
+    for n, ceiling in ((DECODE, READING), (PREFILL, DOTS)):
         taken = shares(work, n, samples[n], samples[ceiling])
         if taken is not None:
             out["shares"][n] = {"of": taken[0], **Spread.of(taken[1]).as_dict()}
@@ -129,15 +129,21 @@ def text(found: Data) -> str:
     for size in found["scaling"]["sizes"]:
         on_line = fit.intercept_ms + size["bytes"] / fit.gb_per_s / 1e6
         table.append([
-            size["name"], f"{size['bytes'] / 1e6:.1f}", spread(size["rates"][_DECODE]),
-            f"{1e3 / size['rates'][_DECODE]['median']:.2f}", f"{on_line:.2f}",
-            f"{size['shares'][_DECODE]['median']:.0%}", spread(size["rates"][READING]),
-            spread(size["rates"][_PREFILL]), f"{size['shares'][_PREFILL]['median']:.0%}",
+            size["name"], f"{size['bytes'] / 1e6:.1f}", spread(size["rates"][DECODE]),
+            f"{1e3 / size['rates'][DECODE]['median']:.2f}", f"{on_line:.2f}",
+            f"{size['shares'][DECODE]['median']:.0%}", spread(size["rates"][READING]),
+            spread(size["rates"][PREFILL]), f"{size['shares'][PREFILL]['median']:.0%}",
         ])  # fmt: skip
     head = f"{found['target']}, {found['threads']} threads, {found['rounds']} rounds: median (least..largest)"
     outcomes = [Outcome(**outcome) for outcome in found["bars"]]
     bars = [*columns(rows(outcomes)), summary(outcomes)]
-    return "\n".join([head, "", *columns(table), "", line_text(fit), "", *bars])
+    return "\n".join([head, "", *columns(table), "", line_text(fit), drift_text(found), "", *bars])
+
+
+def drift_text(found: Data) -> str:
+    """How much the machine's own reading differed between the sizes, which were measured one after another."""
+    reading = [size["rates"][READING]["median"] for size in found["scaling"]["sizes"]]
+    return f"the machine's reading differed by {max(reading) / min(reading) - 1:.0%} between the sizes"
 
 
 def line_text(fit: Fit) -> str:

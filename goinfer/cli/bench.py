@@ -21,14 +21,17 @@ SAME = "same"
 
 def bench(
     model: Annotated[
-        Path | None, typer.Argument(parser=path, help="A .giw bundle; default: the demo's model.", show_default=False)
+        Path | None,
+        typer.Argument(
+            parser=path, show_default=False, help="A .giw bundle, or a .gguf to compile; default: the demo's model."
+        ),
     ] = None,
     vs: Annotated[
         list[str] | None,
         typer.Option(
             "--vs", metavar="PEER MODEL.gguf",
             help="Beside llama.cpp or openvino; `same` is the bundle's own source."
-            " Default without a bundle: all that are installed.",
+            " Default except with a bundle: all that are installed.",
         ),
     ] = None,
     no_peers: Annotated[bool, typer.Option("--no-peers", help="Measure goinfer alone.")] = False,
@@ -100,9 +103,9 @@ def _check(
     from goinfer.bench.synthetic import shape_named
 
     if model is not None and synthetic is not None:
-        raise UsageError("--synthetic: makes its own model: give no bundle")
-    if model is not None and requantise is not None:
-        raise UsageError("--requantise: changes the source that this run compiles: give no bundle")
+        raise UsageError("--synthetic: makes its own model: give no other")
+    if _is_bundle(model) and requantise is not None:
+        raise UsageError("--requantise: changes the source that this run compiles: give a .gguf, or nothing")
     if vs and no_peers:
         raise UsageError("--vs and --no-peers exclude each other: give one of them")
     if sizes is not None and (model or vs or synthetic or requantise or quick or profile):
@@ -122,16 +125,16 @@ def _request(
     from goinfer.bench.arms import PEERS, why_absent
 
     given = [_peer(text) for text in vs or []]
-    if model is not None and any(str(file) == SAME for _, file in given):
-        raise UsageError(f"--vs: {SAME} is the file that this run compiles: give no bundle, or the peer's own file")
-    if model is not None:
+    if model is not None and _is_bundle(model):
+        if any(str(file) == SAME for _, file in given):
+            raise UsageError(f"--vs: {SAME} is the file that this run compiles: give no bundle, or the peer's own file")
         return suite.Request(model, threads, rounds, given)
     absent: list[str] = []
     if not given and not no_peers:
         reasons = {name: why_absent(name) for name in PEERS}
         given = [(name, Path(SAME)) for name, reason in reasons.items() if reason is None]
         absent = [reason for reason in reasons.values() if reason is not None]
-    source = _source(folder, synthetic)
+    source = _source(folder, model, synthetic)
     if requantise is not None:
         source = models.requantised(source, folder, requantise, threads, _say)
     bundle = models.compiled(source, folder, _say)
@@ -147,7 +150,14 @@ def _peer(given: str) -> tuple[str, Path]:
     return name, Path(file)
 
 
-def _source(folder: Path, synthetic: str | None) -> Path:
+def _is_bundle(model: Path | None) -> bool:
+    return model is not None and model.suffix != ".gguf"
+
+
+def _source(folder: Path, model: Path | None, synthetic: str | None) -> Path:
+    """The GGUF file that this run compiles: given, of random weights, or the demo's."""
+    if model is not None:
+        return model
     if synthetic is None:
         from goinfer.cli.demo import checkpoint
 
