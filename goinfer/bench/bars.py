@@ -75,6 +75,8 @@ def _judge(bar: Bar, data: Data) -> Outcome:
         value = bar.value(data)
     except NotMeasured as reason:
         return Outcome(bar.name, bar.required, NOT_MEASURED, "", str(reason))
+    except KeyError as missing:
+        return Outcome(bar.name, bar.required, NOT_MEASURED, "", f"the results have no {missing}")
     if not math.isfinite(value.number):
         return Outcome(bar.name, bar.required, NOT_MEASURED, "", "the measured value is no number")
     text = bar.form.format(value.number)
@@ -147,7 +149,8 @@ def _decode_16(data: Data) -> Value:
     if by_reading.number >= 1:
         return by_reading
     ratio = _equal_bytes(data, "decode at 16")
-    return max(by_reading, Value(ratio.number / 1.15, ratio.pairs), key=lambda v: v.number)
+    by_ratio = Value(ratio.number / 1.15, ratio.pairs)
+    return by_reading if by_reading.number > by_ratio.number else by_ratio  # by_ratio too where one is no number
 
 
 def _equal_bytes(data: Data, work: str) -> Value:

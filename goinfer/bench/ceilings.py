@@ -144,9 +144,8 @@ def best(rates: dict[Any, float]) -> Any:
 
 def _readers() -> dict[str, tuple[int, int]]:
     """Name -> (streams, bytes of prefetch)."""
-    return {
-        f"{n} stream{'s' * (n > 1)}{' with prefetch' * bool(ahead)}": (n, ahead) for n in STREAMS for ahead in (0, PREFETCH)
-    }
+    kinds = [(n, ahead) for n in STREAMS for ahead in (0, PREFETCH)]
+    return {f"{n} stream{'s' * (n > 1)}{' with prefetch' * bool(ahead)}": (n, ahead) for n, ahead in kinds}
 
 
 def _aligned(size: int) -> np.ndarray:

@@ -25,7 +25,7 @@ KINDS = {
 """Kinds of steps that are drawn apart, with their colours. All other steps are `other`; the time that thread 0 waits at
 barriers is taken out of every kind and drawn as `waiting`."""
 
-_WIDTH, _LEFT, _BAR, _ROW = 860, 190, 560, 24
+_WIDTH, _LEFT, _BAR, _ROW = 860, 210, 550, 24
 _PLOT_HEIGHT = 240
 
 

@@ -19,8 +19,11 @@ def read_results(path: Path) -> Data:
 
 
 def label(data: Data) -> str:
-    """The name of the model of a run, at most 26 characters."""
+    """The name of the model of a run with the type of its source, at most 28 characters."""
     if data.get("shape"):
         return f"{data['shape']} shape"
-    name: str = data["bundle"]["name"].removesuffix(".giw")
-    return name if len(name) <= 26 else name[:25] + "…"
+    name: str = data["bundle"]["name"].removesuffix(".giw").split(".")[0]
+    kind: str = (data.get("source") or {}).get("type", "")
+    if kind and kind.lower() not in name.lower():
+        name = f"{name} {kind}"
+    return name if len(name) <= 28 else name[:27] + "…"

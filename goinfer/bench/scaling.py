@@ -96,7 +96,7 @@ def _measure(name: str, threads: int, rounds: int, target: str, meter: ceilings.
 
 
 def _rounds(arm: GoinferArm, rounds: int, meter: ceilings.Meter) -> dict[str, Any]:
-    ids = [100 + i % 800 for i in range(ROWS)]
+    ids = [100 + i % 100 for i in range(ROWS)]
     arm.hold(ids[:CONTEXT])
     arms: dict[str, Callable[[], float]] = {
         READING: meter.read, DECODE: partial(_decode, arm), DOTS: meter.dots, PREFILL: lambda: ROWS / arm.prefill(ids)
