@@ -20,7 +20,7 @@ from goinfer.codegen.kernel import define_function
 from goinfer.codegen.target import Target
 
 STREAM_BYTES = 1 << 30
-STREAMS = (1, 2, 4, 8, 16)
+STREAMS = (1, 2, 4, 8, 16, 32)
 """Places of its share of the memory that a thread reads from at once."""
 
 PREFETCH = 2048
@@ -29,8 +29,8 @@ PREFETCH = 2048
 CHAINS = (4, 6, 7, 8, 10, 12, 16, 20, 28)
 """Independent sums of a dot-product loop. An instruction of latency 5 that issues twice a cycle needs 10 of them."""
 
-_LINES = 16
-"""Vectors that one turn of a reader's loop reads, of all its streams."""
+_VECTORS, _SUMS = 32, 8
+"""Vectors that one turn of a reader's loop reads, of all its streams, and into how many sums."""
 
 _DOT_PRODUCTS = 1 << 26
 """Dot-product instructions of one timed call: some 10 ms."""
@@ -74,7 +74,7 @@ class Ceilings:
 
     def read(self, threads: int, memory: np.ndarray, reader: str) -> float:
         """GB/s at which `threads` threads read the memory once."""
-        share = memory.size // threads // 8192 * 8192
+        share = memory.size // threads // 65536 * 65536
         out = np.zeros((threads, 64), np.uint8)
 
         def work(i: int) -> None:
@@ -167,16 +167,14 @@ def _seconds(work: Callable[[int], None], threads: int) -> float:
 def _stream(target: Target, streams: int, ahead: int, memory: Ptr, size: V, out: Ptr) -> None:
     """Combine every vector of the memory, so that none of the loads can be left out."""
     width = 4 * target.lanes
-    spec, part, turns = ("i32", target.lanes), size // streams, _LINES // streams
-    with for_(0, part, width * turns, carry=[const(0, spec)] * (streams * turns)) as loop:
-        sums = []
-        for s in range(streams):
-            at = memory + (loop.iv + part * s)
-            for i in range(turns):
-                place = at + width * i
-                if ahead and width * i % 64 == 0:
-                    _prefetch(place + ahead)
-                sums.append(loop.args[s * turns + i] ^ place.load(spec, width))
+    spec, part, turns = ("i32", target.lanes), size // streams, _VECTORS // streams
+    with for_(0, part, width * turns, carry=[const(0, spec)] * _SUMS) as loop:
+        sums = list(loop.args)
+        for i in range(_VECTORS):
+            place = memory + (loop.iv + part * (i // turns) + width * (i % turns))
+            if ahead and width * (i % turns) % 64 == 0:
+                _prefetch(place + ahead)
+            sums[i % _SUMS] = sums[i % _SUMS] ^ place.load(spec, width)
         loop.next(*sums)
     _store(loop.results, out)
 

@@ -15,7 +15,7 @@ HERE = [target for target in TARGETS.values() if runs_here(target)]
 def test_every_reader_reads_every_byte(target: object) -> None:
     """By its result, the combination of all vectors. Seen red with the last stream of _stream left out."""
     ceilings = Ceilings(target)  # type: ignore[arg-type]
-    memory = ceilings.memory(1 << 16)
+    memory = ceilings.memory(1 << 17)
     lanes = memory.view(np.uint32)
     lanes[:] = np.random.default_rng(0).integers(0, 1 << 32, lanes.size, dtype=np.uint32)
     want = np.bitwise_xor.reduce(lanes.reshape(-1, ceilings.target.lanes), axis=0)

@@ -110,6 +110,6 @@ def test_an_unknown_table_is_an_error(tmp_path: Path, capsys: Any) -> None:
 
 
 def test_the_tables_of_the_document_are_those_of_its_files() -> None:
-    """Run python -m goinfer.bench.tables docs/performance.md where this fails. Seen red with one digit changed."""
+    """Run python -m goinfer.bench.tables docs/performance.md where this fails. Seen red with one word changed."""
     text = DOCUMENT.read_text()
     assert "<!-- table bars" in text and tables.filled(text, DOCUMENT.parent) == text
