@@ -129,6 +129,7 @@ class _Codes:
 
 def _add_facts(writer: Any, shape: Shape) -> None:
     writer.add_name("synthetic")
+    writer.add_file_type(2)  # mostly Q4_0; OpenVINO GenAI refuses a file without it
     writer.add_context_length(shape.context)
     writer.add_embedding_length(shape.hidden)
     writer.add_block_count(shape.layers)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 
@@ -82,6 +83,7 @@ def test_a_synthetic_model_compiles_and_runs(family: str, tmp_path: Path) -> Non
     source = synthetic.write_gguf(tmp_path / "s.gguf", shape)
     again = synthetic.write_gguf(tmp_path / "t.gguf", shape)
     assert source.read_bytes() == again.read_bytes()
+    assert "general.file_type" in gguf.GGUFReader(source).fields, "OpenVINO GenAI refuses a file without it"
     goinfer.prequant(source, tmp_path / "s.giw", targets=[native_target()])
     with goinfer.load(tmp_path / "s.giw") as model:
         logits = model.forward(list(range(3, 40)))
