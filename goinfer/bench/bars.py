@@ -89,7 +89,7 @@ def _judge(bar: Bar, data: Data) -> Outcome:
 
 def _too_few(bar: Bar, data: Data, value: Value) -> str:
     if value.pairs is not None and value.pairs < bar.pairs:
-        return f"{value.pairs} rounds: a bar needs {bar.pairs}"
+        return f"{value.pairs} round{'s' * (value.pairs != 1)}: a bar needs {bar.pairs}"
     if data.get("threads") != THREADS:
         return f"{data.get('threads')} threads: the bars are for {THREADS}"
     return ""

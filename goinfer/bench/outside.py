@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from goinfer.bench.suite import Request, Results, Say
 
 OURS = "goinfer"
-PREQUANTS = 3
-"""At most so many rounds of compiling a model."""
+COLD_ROUNDS = 3
+"""At most so many rounds of compiling a model with all its kernels."""
 
 
 def measure_outside(request: "Request", results: "Results", say: "Say") -> None:
@@ -32,10 +32,11 @@ def measure_outside(request: "Request", results: "Results", say: "Say") -> None:
     results.memory = process.memory(request.bundle, request.threads, request.target)
     if request.source is not None:
         say("prequant")
-        source, rounds = request.source, min(PREQUANTS, request.rounds)
+        source, rounds = request.source, request.rounds
         results.seconds["prequant"] = interleave({OURS: lambda: _prequant(source)}, rounds)
         say("prequant without compiled kernels")
-        results.seconds["prequant, kernels too"] = interleave({OURS: lambda: _prequant_cold(source)}, rounds, 0)
+        cold = interleave({OURS: lambda: _prequant_cold(source)}, min(COLD_ROUNDS, rounds), warm_ups=0)
+        results.seconds["prequant, kernels too"] = cold
 
 
 def _open_and_verify(bundle: Path) -> float:

@@ -13,6 +13,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from goinfer.bench.bars import Data
+from goinfer.bench.profile import OUTSIDE
 from goinfer.bench.read_results import label, read_results
 from goinfer.bench.scaling import DECODE, Fit, line_text
 from goinfer.bundle_format.errors import GoinferError, UsageError
@@ -20,7 +21,7 @@ from goinfer.bundle_format.output import Output
 
 KINDS = {
     "ffn_gate_up": "#0072b2", "ffn_down": "#56b4e9", "attn_qkv": "#009e73", "attn_output": "#8fd3bd",
-    "attn": "#d55e00", "lm_head": "#e69f00", "other": "#999999", "waiting": "#e8e8e8",
+    "attn": "#d55e00", "lm_head": "#e69f00", "other": "#999999", OUTSIDE: "#333333", "waiting": "#e8e8e8",
 }  # fmt: skip
 """Kinds of steps that are drawn apart, with their colours. All other steps are `other`; the time that thread 0 waits at
 barriers is taken out of every kind and drawn as `waiting`."""
@@ -63,7 +64,7 @@ def _legend(parts: list[str], y: float) -> float:
     x = 20.0
     for kind, colour in KINDS.items():
         parts += [_rect(x, y - 10, 12, 12, colour), _text(x + 16, y, kind)]
-        x += 34 + 7 * len(kind)
+        x += 30 + 6.5 * len(kind)
     return y + 6
 
 

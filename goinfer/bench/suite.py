@@ -12,7 +12,7 @@ from goinfer.bench import ceilings
 from goinfer.bench.arms import CHUNK, PEERS, Arm, GoinferArm, open_peer
 from goinfer.bench.files import bundle_facts, gguf_facts
 from goinfer.bench.outside import measure_outside
-from goinfer.bench.profile import Line, profile
+from goinfer.bench.profile import Line, NoClock, profile
 from goinfer.bench.rounds import Samples, interleave
 from goinfer.bench.shares import STEPS
 from goinfer.bench.work import Work, work_of
@@ -81,7 +81,10 @@ def run(request: Request, say: Say) -> Results:
         if request.lower_targets and request.target is None:
             measuring.lower_targets()
         if request.profile:
-            measuring.profiles()
+            try:
+                measuring.profiles()
+            except NoClock as error:
+                measuring.results.absent.append(str(error))
         results = measuring.results
     measure_outside(request, results, say)
     return results
@@ -214,9 +217,10 @@ class _Run:
             ready()
             return ours.prefill(self._ids(rows))
 
-        self.results.profiles[f"prefill {rows}"] = profile(engine, prefill, 1, rows)
+        self.results.profiles[f"prefill {rows}"] = profile(engine, prefill, 1, rows, 0)
         ours.hold(self._ids(context))
-        self.results.profiles[f"decode at {context}"] = profile(engine, lambda go: ours.decode(STEPS, go), STEPS, 1)
+        decode = profile(engine, lambda go: ours.decode(STEPS, go), STEPS, 1, context + 1 + (STEPS - 1) / 2)
+        self.results.profiles[f"decode at {context}"] = decode
         ours.release()
 
 

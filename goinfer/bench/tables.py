@@ -75,7 +75,7 @@ def steps(files: Sequence[Data]) -> Rows:
     (prefill,) = [lines for title, lines in runs.items() if title.startswith("prefill")]
     (decode,) = [lines for title, lines in runs.items() if title.startswith("decode")]
     rows = max(runs, key=lambda title: title.startswith("prefill")).split()[1]
-    table = [["step", "MB of weights", "M products a row", "floor of 1 row, ms", f"floor of {rows} rows, ms",
+    table = [["step", "MB that 1 row reads", "M products a row", "floor of 1 row, ms", f"floor of {rows} rows, ms",
               "1 row: ms, of floor, waiting", f"{rows} rows: ms, of floor, waiting"]]  # fmt: skip
     for name, one in decode.items():
         many = prefill[name]

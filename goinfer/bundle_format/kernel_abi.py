@@ -54,8 +54,8 @@ CTX = np.dtype(
 )  # fmt: skip
 """Shared state of a forward. `done` (tiles finished) and `generation` have cache lines of their own."""
 
-PROFILE = np.dtype([("cycles", "<i8"), ("waiting", "<i8")])
-"""Counters of one step, an array of which `profile` points to (0: off): thread 0's cycles, and those it only waited."""
+PROFILE = np.dtype([("ticks", "<i8"), ("waiting", "<i8")])
+"""Counters of one step, an array of which `profile` points to (0: off): thread 0's ticks, and those it only waited."""
 
 SEMAPHORE_BYTES = 64
 """Distance between two workers' semaphores; a POSIX sem_t is at most 32 bytes on the supported systems."""

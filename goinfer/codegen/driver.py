@@ -123,7 +123,7 @@ def _steps(target: Target, ctx: Ptr, thread: V) -> None:
         with if_(barrier):
             _report(ctx, own)
             _wait(target, ctx, base, due)
-        _count_cycles(profile, loop.iv, started, worked)
+        _count_ticks(profile, loop.iv, started, worked)
         loop.next(due, select(barrier, i64(0), own))
 
 
@@ -190,23 +190,28 @@ def _pause(target: Target) -> None:
         intrinsic("llvm.aarch64.hint", None, i32(1))
 
 
-def _count_cycles(profile: V, index: V, started: V, worked: V) -> None:
-    """Add a step's cycles, and those of them after `worked`, to its two counters; profile 0 means that it is off."""
+def clock() -> V:
+    """Ticks of the processor's counter; LLVM makes it 0 on aarch64, whose counter programs may not read."""
+    return intrinsic("llvm.readcyclecounter", "i64")
+
+
+def _count_ticks(profile: V, index: V, started: V, worked: V) -> None:
+    """Add a step's ticks, and those of them after `worked`, to its two counters; profile 0 means that it is off."""
     with if_(profile.ne(0)):
         slot = pointer(profile) + index * abi.PROFILE.itemsize
-        now = intrinsic("llvm.readcyclecounter", "i64")
-        for name, since in (("cycles", started), ("waiting", worked)):
+        now = clock()
+        for name, since in (("ticks", started), ("waiting", worked)):
             counter = _field(slot, abi.PROFILE, name)
             counter.store(counter.load("i64", 8) + (now - since), 8)
 
 
 def _clock_if(profile: V) -> V:
-    """The cycle counter, 0 where profiling is off."""
+    """The clock, 0 where profiling is off."""
     from goinfer.codegen.dsl import ir, scf, ty
 
     op = scf.IfOp(profile.ne(0).v, [ty("i64")], has_else=True)
     with ir.InsertionPoint(op.then_block):
-        scf.YieldOp([intrinsic("llvm.readcyclecounter", "i64").v])
+        scf.YieldOp([clock().v])
     with ir.InsertionPoint(op.else_block):
         scf.YieldOp([i64(0).v])
     return V(op.results[0], "i64")

@@ -16,7 +16,7 @@ import pytest
 
 import goinfer
 from goinfer.bench import ceilings, report, synthetic
-from goinfer.bench.profile import profile
+from goinfer.bench.profile import OUTSIDE, NoClock, profile
 from goinfer.bench.rounds import Spread, interleave, ratios
 from goinfer.bench.shares import shares
 from goinfer.bench.work import Work, work_of
@@ -141,6 +141,13 @@ def test_a_whole_run(tiny_bundle: Bundles, small: Path, tmp_path: Path, capsys: 
     assert "13 numbers to reach: " in text
 
 
+def test_a_processor_without_a_clock_has_no_profile(tiny_bundle: Bundles, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen red without the check: a division by zero."""
+    monkeypatch.setattr("goinfer.bench.profile._ticks_per_second", lambda: 0.0)
+    with goinfer.load(tiny_bundle("llama", "plain", "int4")) as model, pytest.raises(NoClock, match="no counter"):
+        profile(model.engine, lambda _: 1.0, 1, 1, 0)
+
+
 def test_waiting_is_counted_only_where_threads_wait(tiny_bundle: Bundles) -> None:
     """One thread never waits. Seen red with the second clock read before the tiles instead of after them."""
     with goinfer.load(tiny_bundle("llama", "plain", "int4"), threads=1) as model:
@@ -151,9 +158,14 @@ def test_waiting_is_counted_only_where_threads_wait(tiny_bundle: Bundles) -> Non
             model.forward(arm_ids)
             return 1.0
 
-        lines = profile(model.engine, prefill, 1, len(arm_ids))
-        assert sum(line.seconds for line in lines) == pytest.approx(1)
-        assert sum(line.waiting for line in lines) < 0.2
+        lines = {line.name: line for line in profile(model.engine, prefill, 1, len(arm_ids), 0)}
+        outside = lines.pop(OUTSIDE)
+        steps = sum(line.seconds for line in lines.values())
+        assert 0 < steps < 1 and outside.seconds == pytest.approx(1 - steps), "ticks are turned into seconds"
+        assert sum(line.waiting for line in lines.values()) < 0.2 * steps
+        assert lines["attn"].bytes == 0
+        one = {line.name: line for line in profile(model.engine, prefill, 1, 1, 99)}
+        assert one["attn"].bytes == 100 * 624, "one row reads the keys and values before it"
         assert model.engine._ctx["profile"][0] == 0, "off again"
 
 
