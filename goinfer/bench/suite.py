@@ -150,9 +150,9 @@ class _Run:
     def models(self) -> None:
         """Prefill, decode and batches, each beside the ceiling that bounds it."""
         request = self._request
-        for n in (n for n in request.prefills if n <= self._context):
+        for n in self._that_fit("prefill", request.prefills, 0):
             self._measure(f"prefill {n}", {arm.name: partial(self._prefill, arm, n) for arm in self._arms})
-        for n in (n for n in request.contexts if n + STEPS + 1 <= self._context):
+        for n in self._that_fit("decode at", request.contexts, STEPS + 1):
             self._say(f"a context of {n}")
             for arm in self._arms:
                 arm.hold(self._ids(n))
@@ -161,6 +161,12 @@ class _Run:
                 arm.release()
         for n in request.batches:
             self._measure(f"decode, batch of {n}", {OURS: partial(self._batch, n)})
+
+    def _that_fit(self, work: str, lengths: Sequence[int], more: int) -> list[int]:
+        """The lengths that the model holds with `more` tokens after them; the others are said."""
+        for n in (n for n in lengths if n + more > self._context):
+            self.results.absent.append(f"{work} {n}: the model holds {self._context} positions")
+        return [n for n in lengths if n + more <= self._context]
 
     def _measure(self, name: str, work: dict[str, Callable[[], float]]) -> None:
         self._say(name)

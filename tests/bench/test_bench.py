@@ -129,6 +129,8 @@ def test_a_whole_run(tiny_bundle: Bundles, small: Path, tmp_path: Path, capsys: 
     assert results["tokens_per_second"]["decode at 16"]["share"]["of"] == "reading"
     assert results["ceilings"]["target"] == results["target"] and results["memory"]["rss"] > 1e7
     assert {"start to first token", "open and verify"} == set(results["seconds"])
+    for work in ("prefill 2048", "decode at 512", "decode at 4096"):
+        assert f"not measured: {work}: the model holds 512 positions" in text
     assert "llama.cpp: not asked for" in text and "openvino: not asked for" in text
     for title in ("prefill 512", "decode at 16"):
         steps = {line["name"]: line for line in results["profiles"][title]}
