@@ -2,6 +2,7 @@
 
 import ctypes
 import importlib.util
+import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -126,7 +127,7 @@ class LlamaCppArm:
         lib.llama_backend_init()
         self._model = lib.llama_model_load_from_file(str(path).encode(), lib.llama_model_default_params())
         if not self._model:
-            raise UsageError(f"llama.cpp: {path}: it does not load this file")
+            raise UsageError(f"llama.cpp: {path.name}: it does not load this file")
         params = lib.llama_context_default_params()
         params.n_ctx, params.n_batch, params.n_ubatch = context, CHUNK, CHUNK
         params.n_threads = params.n_threads_batch = threads
@@ -198,7 +199,7 @@ class OpenVinoArm:
         try:
             self._pipeline = openvino_genai.LLMPipeline(str(path), "CPU", INFERENCE_NUM_THREADS=threads)
         except Exception as error:
-            raise UsageError(f"openvino: {path}: {' '.join(str(error).split())[:200]}") from error
+            raise UsageError(f"openvino: {path.name}: {_without_paths(str(error))}") from error
 
     def prefill(self, ids: Sequence[int]) -> float:
         """See Arm."""
@@ -226,6 +227,11 @@ class OpenVinoArm:
         array = np.array([ids], np.int64)
         inputs = self._lib.TokenizedInputs(self._ov.Tensor(array), self._ov.Tensor(np.ones_like(array)))
         return self._pipeline.generate(inputs, config).perf_metrics
+
+
+def _without_paths(message: str) -> str:
+    """A peer's message in one line, without folders of this machine or of the one it was built on."""
+    return re.sub(r"(/[\w.+-]+)+/", "", " ".join(message.split()))[:200]
 
 
 @ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)

@@ -30,7 +30,7 @@ def measure_outside(request: "Request", results: "Results", say: "Say") -> None:
     results.seconds["start to first token"] = interleave(starts, request.rounds)
     results.seconds["open and verify"] = interleave({OURS: lambda: _open_and_verify(request.bundle)}, request.rounds)
     results.memory = process.memory(request.bundle, request.threads, request.target)
-    if request.source is not None:
+    if request.source is not None and request.prequant:
         say("prequant")
         source, rounds = request.source, request.rounds
         results.seconds["prequant"] = interleave({OURS: lambda: _prequant(source)}, rounds)

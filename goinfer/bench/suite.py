@@ -51,6 +51,7 @@ class Request:
     shape: str | None = None
     target: str | None = None
     lower_targets: bool = True
+    prequant: bool = True
     profile: bool = False
 
 

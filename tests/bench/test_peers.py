@@ -1,6 +1,7 @@
 """Which peers a run has, and what it makes for itself and takes away again: sources, bundles, temporary folders."""
 
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import goinfer
 from goinfer.bench import arms, ceilings, models, outside, process
 from goinfer.bundle_format.errors import GoinferError, UsageError
 from goinfer.cli import demo
@@ -29,7 +31,6 @@ def run(tiny_bundle: Bundles, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     monkeypatch.setattr(demo, "checkpoint", lambda: TINY)
     bundle = tiny_bundle("gemma3_text", "plain/model.gguf", "int4")
     monkeypatch.setattr(models, "compiled", lambda source, *_: bundle)
-    monkeypatch.setattr(outside, "_prequant", lambda _: 1.0)
     for name in ("first_token", "first_token_llama_cpp"):
         monkeypatch.setattr(process, name, lambda *_: lambda: 1.0)
     monkeypatch.setattr(process, "memory", lambda *_: {"rss": 10**8, "kv": 10**6})
@@ -164,5 +165,31 @@ def test_requantising_by_llama_cpp(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         models.requantised(tmp_path / "m.gguf", tmp_path, "q4_0", 2, lambda _: None)
 
 
+def test_messages_of_peers_lose_their_folders() -> None:
+    assert arms._without_paths("failed at /a/b-c/d.cpp:84:\n [load] x/y") == "failed at d.cpp:84: [load] x/y"
+
+
 def test_packages_of_peers() -> None:
     assert set(arms._PACKAGES) == set(arms.PEERS)
+
+
+def test_prequant_is_timed_with_and_without_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The cold one sees an object cache that is empty each time, and the user's own is back afterwards.
+
+    Seen red with the environment left as it was.
+    """
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("GOINFER_CACHE", "own")
+    seen: list[str] = []
+
+    def compile_one(source: Path, out: Path, quant: str) -> None:
+        cache = Path(os.environ["GOINFER_CACHE"])
+        assert source == TINY and quant == "int4" and out.parent.is_dir()
+        seen.append("own" if cache == Path("own") else f"{len(list(cache.iterdir()))} files")
+        if cache != Path("own"):
+            (cache / "object").touch()
+
+    monkeypatch.setattr(goinfer, "prequant", compile_one)
+    assert outside._prequant(TINY) > 0 and outside._prequant_cold(TINY) > 0 and outside._prequant_cold(TINY) > 0
+    assert seen == ["own", "0 files", "0 files"] and os.environ["GOINFER_CACHE"] == "own"
+    assert not list(tmp_path.iterdir())
