@@ -47,7 +47,9 @@ def bench(
     ] = None,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Measured rounds; one more is run first.")] = 5,
     threads: Annotated[int, typer.Option("--threads", min=1, help="Threads of every program.")] = 2,
-    quick: Annotated[bool, typer.Option("--quick", help="Prefill 512, decode at 16, start, open and memory only.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Prefill 512, decode at 16, start, open and memory only.")
+    ] = False,
     profile: Annotated[bool, typer.Option("--profile", help="Also show the time of every kind of step.")] = False,
     target: Target = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", parser=path, help="Write results as JSON here.")] = None,
@@ -74,7 +76,8 @@ def bench(
             request = _request(Path(folder), model, vs, no_peers, synthetic, requantise, threads, rounds)
             request = replace(request, target=target, profile=profile)
             if quick:
-                request = replace(request, prefills=(512,), contexts=(16,), batches=(), lower_targets=False, prequant=False)
+                request = replace(request, prefills=(512,), contexts=(16,), batches=())
+                request = replace(request, lower_targets=False, prequant=False)
             found = report.data(suite.run(request, _say))
     _write(found, nullcontext() if place is None else place.replacing())
     print_json(found) if json else print(as_text(found))
