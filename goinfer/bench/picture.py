@@ -105,7 +105,7 @@ def _line(parts: list[str], series: Data, y: float) -> float:
     for (size, seconds), measured in zip(points, sizes, strict=True):
         x, at = place(size, seconds)
         parts.append(f'<circle cx="{x:.1f}" cy="{at:.1f}" r="4" fill="#d55e00"/>')
-        parts.append(_text(x - 8, at - 8, f"{measured['name']}: {1e3 * seconds:.1f} ms", anchor="end"))
+        parts.append(_text(x + 8, at + 14, f"{measured['name']}: {1e3 * seconds:.1f} ms"))
         parts.append(_text(x, bottom + 16, f"{size / 1e6:.0f} MB", anchor="middle"))
     parts.append(_text(_LEFT, bottom + 36, line_text(fit)))
     return bottom + 40

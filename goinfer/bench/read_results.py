@@ -1,6 +1,7 @@
 """Reading results files that `goinfer bench -o` wrote."""
 
 import json
+import re
 from pathlib import Path
 
 from goinfer.bench.bars import Data
@@ -19,11 +20,11 @@ def read_results(path: Path) -> Data:
 
 
 def label(data: Data) -> str:
-    """The name of the model of a run with the type of its source, at most 28 characters."""
+    """The name of the model of a run, with the type of its source if the name has none; at most 28 characters."""
     if data.get("shape"):
         return f"{data['shape']} shape"
     name: str = data["bundle"]["name"].removesuffix(".giw").split(".")[0]
     kind: str = (data.get("source") or {}).get("type", "")
-    if kind and kind.lower() not in name.lower():
+    if kind and not re.search(r"q\d", name.lower()):
         name = f"{name} {kind}"
     return name if len(name) <= 28 else name[:27] + "…"
