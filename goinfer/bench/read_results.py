@@ -21,6 +21,8 @@ def read_results(path: Path) -> Data:
 
 def label(data: Data) -> str:
     """The name of the model of a run, with the type of its source if the name has none; at most 28 characters."""
+    if "scaling" in data:
+        return "sizes"
     if data.get("shape"):
         return f"{data['shape']} shape"
     name: str = data["bundle"]["name"].removesuffix(".giw").split(".")[0]

@@ -128,11 +128,10 @@ def run(files: Sequence[Data]) -> Rows:
     """What was run, and where."""
     table = [["model", "recipe, target", "rounds", "machine", "versions", "commit"]]
     for data in files:
-        name = label(data) if "bundle" in data else "sizes"
         versions = ", ".join(f"{package} {version}" for package, version in data["versions"].items())
         kind = f"{data['recipe']}, {data['target']}" if "recipe" in data else data["target"]
         machine = f"{data['machine']['processor']}, {data['machine']['cores']} cores, {data['threads']} threads"
-        table.append([name, kind, str(data["rounds"]), machine, versions, data["commit"]])
+        table.append([label(data), kind, str(data["rounds"]), machine, versions, data["commit"]])
     return table
 
 

@@ -15,13 +15,15 @@ import numpy as np
 import pytest
 
 import goinfer
-from goinfer.bench import ceilings, report, synthetic
+from goinfer.bench import ceilings, process, report, synthetic
 from goinfer.bench.profile import OUTSIDE, NoClock, profile
 from goinfer.bench.rounds import Spread, interleave, ratios
 from goinfer.bench.shares import shares
 from goinfer.bench.work import Work, work_of
 from goinfer.bundle_format.errors import UsageError
 from goinfer.cli.main import main
+from goinfer.codegen.host import runs_here
+from goinfer.codegen.target import TARGETS
 from tests.bench import fakes
 from tests.conftest import native_target
 
@@ -141,6 +143,31 @@ def test_a_whole_run(tiny_bundle: Bundles, small: Path, tmp_path: Path, capsys: 
     bars = {bar["bar"]: bar for bar in results["bars"]}
     assert len(bars) == 13 and bars["prefill 512 / OpenVINO GenAI"]["why"] == "openvino absent"
     assert "13 numbers to reach: " in text
+
+
+def test_lower_targets_have_their_own_ceilings(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every target that this machine runs beside the best one. Seen red with the best target's peak for all."""
+    here = sorted((t for t in TARGETS.values() if runs_here(t)), key=lambda t: t.baseline)
+    bundle, out = tmp_path / "t.giw", tmp_path / "r.json"
+    source = Path(__file__).parents[2] / "testdata" / "tiny" / "llama" / "plain"
+    goinfer.prequant(source, bundle, targets=[t.name for t in here])
+    monkeypatch.setattr(process, "first_token", lambda *_: lambda: 1.0)
+    measured: list[str] = []
+    dots = ceilings.Ceilings.dots
+
+    def watched(self: ceilings.Ceilings, threads: int, chains: int) -> float:
+        measured.append(self.target.name)
+        return dots(self, threads, chains)
+
+    monkeypatch.setattr(ceilings.Ceilings, "dots", watched)
+    assert main(["bench", str(bundle), "--rounds", "1", "-o", str(out)]) == 0
+    found = json.loads(out.read_text())
+    lower = found["lower_targets"]
+    assert found["target"] == here[-1].name == found["ceilings"]["target"]
+    assert set(lower) == {t.name for t in here[:-1]} and set(measured) == {t.name for t in here}
+    for target, part in lower.items():
+        assert part["work"] and all(set(row["ratios"]) == {here[-1].name} for row in part["work"].values())
+        assert part["work"]["decode at 16"]["samples"][target][0] > 0 and part["dot_loops"]
 
 
 def test_a_processor_without_a_clock_has_no_profile(tiny_bundle: Bundles, monkeypatch: pytest.MonkeyPatch) -> None:
