@@ -55,6 +55,9 @@ CTX = np.dtype(
 )  # fmt: skip
 """Shared state of a forward. `done` (tiles finished) and `generation` have cache lines of their own."""
 
+PROFILE = np.dtype([("ticks", "<i8"), ("waiting", "<i8")])
+"""Counters of one step, an array of which `profile` points to (0: off): thread 0's ticks, and those it only waited."""
+
 SEMAPHORE_BYTES = 64
 """Distance between two workers' semaphores; a POSIX sem_t is at most 32 bytes on the supported systems."""
 
@@ -79,7 +82,7 @@ ATTENTION_TILE_FIELDS = 4
 """i32 of an attention tile: first row, rows, block of the context or -1 for all of it, where its partials lie."""
 
 
-MATMUL_KINDS = ("matmul", "matmul_gated")
+MATMUL_KINDS = ("matmul", "matmul_gated", "matmul_best")
 """Kernel kinds whose operand 0 is a packed matrix that every row meets."""
 
 
