@@ -125,8 +125,8 @@ def _lines(engine: Engine, seconds: np.ndarray, waiting: np.ndarray, rows: int, 
 
 
 def _kind(step: Step) -> str:
-    """blk.7.ffn_down -> ffn_down."""
-    parts = step.name.split(".")
+    """blk.7.ffn_down -> ffn_down; the head is one kind, whichever way it is taken."""
+    parts = step.name.removesuffix(".greedy").split(".")
     return ".".join(parts[2:]) if parts[0] == "blk" else step.name
 
 

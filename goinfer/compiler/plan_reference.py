@@ -57,7 +57,7 @@ class Tape:
     keys: dict[int, F32] = field(default_factory=dict)
     values: dict[int, F32] = field(default_factory=dict)
     logits: F32 | None = None
-    argmax: NDArray[np.int32] | None = None
+    greedy: NDArray[np.int32] | None = None
 
     def rows(self, operand: str) -> F32:
         """An operand's f32 rows."""
@@ -273,7 +273,7 @@ def _greedy(p: PlanReference, s: Step, a: Attrs, t: Tape) -> None:
 
 
 def _argmax(p: PlanReference, s: Step, a: Attrs, t: Tape) -> None:
-    t.argmax = kernels.argmax(t.rows(s.operands[0]))
+    t.greedy = kernels.argmax(t.rows(s.operands[0]))
 
 
 _MEANING: dict[str, Callable[[PlanReference, Step, Attrs, Tape], None]] = {

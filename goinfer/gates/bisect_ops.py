@@ -48,7 +48,7 @@ def native_against_graph(model: Any, built: BuiltModel, ids: Sequence[int]) -> l
         for part, name in enumerate(outputs(kind, dict(attrs), step)):
             key = (step.name, "sum" if kind == "norm" and part else "")
             key = ("", step.name) if kind == "matmul" and attrs["epilogue"] == "add" else key
-            if key not in wanted or name.startswith(("kv:", "io:argmax")):
+            if key not in wanted or name.startswith(("kv:", "io:greedy")):
                 continue
             scale = np.float32(step.floats[1]) if kind == "qkv_post" else np.float32(1)
             target = wanted[key] * scale

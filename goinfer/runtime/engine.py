@@ -176,19 +176,17 @@ class Engine:
             return self._run(batch, wanted, None)
 
     def greedy(self, batch: Sequence[tuple[Slot, Sequence[int]]], choices: int | None = None) -> np.ndarray:
-        """Append tokens to slots; the likeliest next token of each entry, int32 [entries], without writing logits.
+        """Append tokens to slots; the likeliest next token of each entry, int32 [entries], without logits.
 
         `choices`: how many ids, from 0 on, there are to choose from (default: the vocabulary). -1 where the largest
         logit is no finite number. The tokens are those that the logits of `forward` give. Raises what `forward` does.
         """
         choices = self.plan.vocab if choices is None else choices
-        if not self.program.has_greedy:
-            return _likeliest(self.forward(batch)[:, :choices])
+        tokens = np.empty(len(batch), np.int32)
         with self.exclusive():
             self.program.set_choices(choices)
-            tokens = np.empty(len(batch), np.int32)
-            self._run(batch, "greedy", None, tokens)
-            return tokens
+            self._run(batch, "last" if self.program.greedy_wants_logits else "greedy", None, tokens)
+        return tokens
 
     def forward_hidden(self, slot: Slot, ids: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """Logits of every row, and hidden states [n_layers + 2, rows, hidden]: embedding, layers, final norm."""
@@ -200,7 +198,7 @@ class Engine:
         self, batch: Sequence[tuple[Slot, Sequence[int]]], wanted: str, hidden: np.ndarray | None,
         tokens: np.ndarray | None = None,
     ) -> np.ndarray:  # fmt: skip
-        """Run the entries in chunks. `wanted` "greedy" fills `tokens`, one for each entry, and makes no logits."""
+        """Run the entries in chunks; `tokens` takes the greedy token of each. `wanted` "greedy" makes no logits."""
         if not self._stop.alive:
             raise ClosedError("the model is closed: load it again")
         if os.getpid() != self._process:
@@ -218,7 +216,7 @@ class Engine:
         for chunk in _chunks(entries, limit):
             count = self._chunk(chunk, wanted, logits[written:], None if hidden is None else hidden[:, done:])
             if tokens is not None:
-                tokens[written : written + count] = self.program.inputs["argmax"][:count]
+                tokens[written : written + count] = self.program.inputs["greedy"][:count]
             done += sum(len(ids) for _, ids, _ in chunk)
             written += count
         return logits[:, : self.plan.vocab]
@@ -292,10 +290,6 @@ class Engine:
         self._ctx["step_begin"], self._ctx["step_end"] = begin, end
         self._forward(self._ctx.ctypes.data)
 
-    def argmax(self, row: int = 0) -> int:
-        """Greedy token of a wanted row of the last forward, for a caller who has the engine alone; -1 for a NaN."""
-        return int(self.program.inputs["argmax"][row])
-
     def close(self) -> None:
         """Stop the worker threads. The bundle stays open; its owner closes it."""
         self._stop()
@@ -328,12 +322,6 @@ def _check_sizes(options: Options) -> None:
     for name, (value, high) in limits.items():
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= high:
             raise UsageError(f"{name}: {value!r} is not a whole number between 1 and {high}")
-
-
-def _likeliest(logits: np.ndarray) -> np.ndarray:
-    """The greedy token of each row; -1 where the largest logit is no finite number."""
-    usable = np.isfinite(logits.max(axis=1))  # NaN if any element is
-    return np.where(usable, logits.argmax(axis=1), -1).astype(np.int32)
 
 
 def _context(plan: Plan, wanted: int | None) -> int:

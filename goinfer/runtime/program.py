@@ -54,7 +54,7 @@ class Program:
             "att_tiles": np.zeros((2 * max_rows, ATTENTION_TILE_FIELDS), np.int32),
             "att_wanted": np.zeros((2 * max_rows, ATTENTION_TILE_FIELDS), np.int32),
             "att_counters": np.zeros(counters, np.int64),
-            "argmax": np.zeros(max_rows, np.int32),
+            "greedy": np.zeros(max_rows, np.int32),
         }
         self.logits_stride = f32_row_bytes(plan.vocab)
         self._logits_uses: list[tuple[int, int]] = []
@@ -104,9 +104,9 @@ class Program:
             self.steps["ptr"][i, j] = address
 
     @property
-    def has_greedy(self) -> bool:
-        """Whether the plan finds greedy tokens without writing logits."""
-        return bool(self._choices_uses)
+    def greedy_wants_logits(self) -> bool:
+        """Whether the plan finds greedy tokens in finished logits only."""
+        return not any(step.domain == "greedy" for step in self.plan.steps)
 
     def set_choices(self, n: int) -> None:
         """How many ids, from 0 on, a greedy token is chosen from."""

@@ -364,24 +364,27 @@ def _matmul_gated(low: _Lowering, product: GraphOp, op: GraphOp, target: str, re
 
 
 def _lm_head(low: _Lowering, op: GraphOp) -> None:
-    """Logits of the wanted rows into the caller's buffer, the cap if there is one, and the greedy token."""
+    """Logits into the caller's buffer for rows that want them, the greedy token for rows that want just that.
+
+    A cap may make two logits equal: then the token is found in the finished logits.
+    """
     if op.attrs["scale"] != 1.0:
         raise CompileError(f"plan: {op.label}: a logit scale of {op.attrs['scale']} has no kernel")
-    vocab, stride = low.view.info.vocab, _logits_stride(low)
-    if op.attrs["softcap"] == 0:  # a cap may make two logits equal, so then the token follows from the logits alone
+    vocab, stride, capped = low.view.info.vocab, _logits_stride(low), op.attrs["softcap"] > 0
+    if not capped:
         _greedy_head(low, op)
     low.domain = "logits"
     _matmul(low, op, "io:logits", "store", "head")
-    if op.attrs["softcap"] > 0:
+    if capped:
         low.build.step(
             f"{op.label}.softcap", low.build.kernel("softcap", {"domain": "logits"}), ["io:logits"],
             reads=["io:logits"], writes=["io:logits"], domain="logits", units=-(-vocab // 4096),
             ints=[vocab, stride, 0, 4096], floats=[op.attrs["softcap"]],
         )  # fmt: skip
-    low.build.step(
-        "argmax", low.build.kernel("argmax", {}), ["io:logits", "io:argmax"],
-        reads=["io:logits"], writes=["io:argmax"], domain="logits", ints=[vocab, stride],
-    )  # fmt: skip
+        low.build.step(
+            "greedy", low.build.kernel("argmax", {}), ["io:logits", "io:greedy"],
+            reads=["io:logits"], writes=["io:greedy"], domain="logits", ints=["choices", stride],
+        )  # fmt: skip
 
 
 def _greedy_head(low: _Lowering, op: GraphOp) -> None:
@@ -396,7 +399,7 @@ def _greedy_head(low: _Lowering, op: GraphOp) -> None:
         ints=[f.groups, f.stride, low.build.stride(best), "choices"],
     )  # fmt: skip
     low.build.step(
-        "greedy", low.build.kernel("best_of", {}), [best, "io:argmax"], reads=[best], writes=["io:argmax"],
+        "greedy", low.build.kernel("best_of", {}), [best, "io:greedy"], reads=[best], writes=["io:greedy"],
         domain="greedy", ints=[panels, low.build.stride(best)],
     )  # fmt: skip
 
