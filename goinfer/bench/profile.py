@@ -126,8 +126,9 @@ def _lines(engine: Engine, seconds: np.ndarray, waiting: np.ndarray, rows: int, 
 
 def _kind(step: Step) -> str:
     """blk.7.ffn_down -> ffn_down; the head is one kind, whichever way it is taken."""
-    parts = step.name.removesuffix(".greedy").split(".")
-    return ".".join(parts[2:]) if parts[0] == "blk" else step.name
+    name = step.name.removesuffix(".greedy")
+    parts = name.split(".")
+    return ".".join(parts[2:]) if parts[0] == "blk" else name
 
 
 def table(title: str, lines: list[Line], read_gbs: float, dot_gmacs: float) -> list[list[str]]:

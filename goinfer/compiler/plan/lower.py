@@ -331,7 +331,7 @@ def _keep_wanted(low: _Lowering, op: GraphOp) -> None:
     })  # fmt: skip
     for operand in live:
         low.build.step(
-            f"{op.label}.wanted.{operand.removeprefix('buf:')}", low.build.kernel("keep_rows", {}),
+            f"{operand.removeprefix('buf:')}.wanted", low.build.kernel("keep_rows", {}),
             [operand, "io:wanted"], reads=[operand], writes=[operand], domain="fixed", ints=[low.build.stride(operand)],
         )  # fmt: skip
     low.domain = "wanted"
