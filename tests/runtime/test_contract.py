@@ -94,7 +94,7 @@ def test_long_lone_rows(bundle: Path, threads: int, max_rows: int) -> None:
     """Two contexts of two blocks, decoded together and alone: blocks go to all threads where there is room for
     their partials (max_rows blocks: none, those of one row, both), and each token is what one forward gives it.
 
-    Seen red with: the second row's partials over the first's; tiles for all blocks but the last.
+    Seen red with: the second row's partials over the first's; tiles for all blocks but the last; no row split.
     """
     with goinfer.load(bundle, threads=1) as model:
         ids = ids_of(model, 510)
@@ -107,6 +107,7 @@ def test_long_lone_rows(bundle: Path, threads: int, max_rows: int) -> None:
             batch = [(slot, [ids[n + step]]) for slot, n in zip(slots, lengths, strict=True)]
             got = model.engine.forward(batch, wanted="all").copy()
             assert_same_bytes(got, np.stack([w[n + step] for w, n in zip(want, lengths, strict=True)]))
+            assert model.engine._ctx["counts"][0, 2] == {1: 1, 2: 3, 512: 4}[max_rows], "attention tiles"
         for step in range(5, 10):
             for slot, n, w in zip(slots, lengths, want, strict=True):
                 got = model.engine.forward([(slot, [ids[n + step]])], wanted="all").copy()
