@@ -46,9 +46,9 @@ def prequant(
     replaces a file of the source.
     """
     _check_request(source, out, quant, targets)
-    from goinfer.codegen.mlir_context import load_mlir
+    from goinfer.codegen.mlir_context import llvm_library
 
-    load_mlir()
+    llvm_library()
     from goinfer.compiler.checkpoints import open_checkpoint
     from goinfer.compiler.driver import compile_checkpoint
     from goinfer.compiler.errors import full_name
@@ -56,7 +56,8 @@ def prequant(
 
     with full_name(source):
         checkpoint = open_checkpoint(source)
-    return compile_checkpoint(checkpoint, family(checkpoint.architecture), Path(out), quant, targets, progress)
+    found = family(checkpoint.architecture)
+    return compile_checkpoint(checkpoint, found, Path(out), quant, targets, progress, stored_program=True)
 
 
 def _check_request(

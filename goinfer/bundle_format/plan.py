@@ -5,7 +5,8 @@ plus a part per row, so `max_rows` is chosen at load. Serialised as msgpack with
 or missing field is an error.
 """
 
-from dataclasses import asdict, dataclass, fields
+import functools
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import msgpack
@@ -77,7 +78,8 @@ class Step:
 
     kernel: symbol, with `{kv}` standing for the KV precision chosen at load.
     operands: "buf:x", "weight:x", "io:x", "rope:x" (cos|sin table), "pages:group" (page table), "none".
-    ints: numbers, or "kv:<layer>" (byte offset of the layer inside a page) or "max_pages".
+    ints: numbers, or "kv:<layer>" (byte offset of the layer inside a page), "max_pages", or "choices" (how many ids a
+    greedy token is chosen from).
     tiles: units * ceil(count of `domain` / row_tile). barrier: a later step reads what this one writes.
     """
 
@@ -117,7 +119,8 @@ class Plan:
 
     def to_bytes(self) -> bytes:
         """Deterministic msgpack."""
-        return bytes(msgpack.packb(asdict(self), use_bin_type=True))
+        facts = {name: _plain(value) for name, value in vars(self).items()}
+        return bytes(msgpack.packb(facts, use_bin_type=True))
 
     @staticmethod
     def from_bytes(data: bytes | memoryview) -> "Plan":
@@ -137,10 +140,20 @@ class Plan:
         return plan
 
 
+def _plain(value: Any) -> Any:
+    """A field as msgpack takes it. The records of a plan are flat, so `asdict`, which copies values, is not needed."""
+    return [vars(item) for item in value] if isinstance(value, list) and value and is_dataclass(value[0]) else value
+
+
+@functools.cache
+def _names(cls: Any) -> frozenset[str]:
+    return frozenset(f.name for f in fields(cls))
+
+
 def _build(cls: Any, raw: Any, where: str) -> Any:
     if not isinstance(raw, dict):
         raise PlanError(f"section {where}: expected a map, found {type(raw).__name__}")
-    names = {f.name for f in fields(cls)}
+    names = _names(cls)
     if set(raw) != names:
         odd = sorted(set(raw) ^ names)
         raise PlanError(f"section {where}: unknown or missing field {odd[0]!r}; use a matching goinfer version")

@@ -31,8 +31,9 @@ from goinfer.bundle_format.index import Section, check_layout, decode_index
 from goinfer.bundle_format.manifest import decode_manifest
 from goinfer.bundle_format.weight_check import (
     BackgroundCheck,
+    ParallelCheck,
     RangeCrc,
-    check_chunks,
+    checked_chunks,
     crc_of_mapping,
     crc_of_reads,
     read_fully,
@@ -108,6 +109,7 @@ class Bundle:
         self._bytes = np.frombuffer(mapping, np.uint8)
         self._by_key = {(s.kind, s.name): s for s in raw.sections}
         self._background: BackgroundCheck | None = None
+        self._running: ParallelCheck | None = None
         self._manifest: dict[str, Any] = {}
         self.path = path
 
@@ -121,13 +123,15 @@ class Bundle:
         threads: int | None = None,
         resident: bool = True,
         on_damage: Callable[[BundleError], None] | None = None,
+        wait: bool = True,
     ) -> Self:
         """Open and check. Header, index, padding, manifest and every small section are always checked.
 
         `verify` is about the weights: "full" checks them now, "background" in a thread whose finding is
         raised by `raise_if_damaged` and `section` (and handed to `on_damage`), "off" not at all; None is full
         up to 1 GiB and background above. `resident=False` checks through reads, so that weights that are only
-        checked do not count as this process's memory. `crc` replaces the CRC32C function.
+        checked do not count as this process's memory. `crc` replaces the CRC32C function. Without `wait` a full
+        check is still running on return: until `finish_check` returned nobody may use the weights.
         """
         if verify is not None and verify not in _VERIFY:
             raise UsageError(f"unknown check: verify={verify!a}: one of {', '.join(_VERIFY)}")
@@ -141,6 +145,8 @@ class Bundle:
         try:
             bundle._check_small_sections(crc)
             bundle._start_weight_check(verify, crc, threads, resident, on_damage)
+            if wait:
+                bundle.finish_check()
         except BaseException:
             bundle.close()
             raise
@@ -211,7 +217,13 @@ class Bundle:
         self, crc: AddressCrc | None = None, *, threads: int | None = None, resident: bool = True
     ) -> None:
         """Check every chunk of the weights now; raise ChecksumError for the first that does not match."""
-        check_chunks(self._weights(), self._range_crc(crc, resident), self._raw.where, threads)
+        ParallelCheck(self._weights(), self._range_crc(crc, resident), self._raw.where, threads).wait()
+
+    def finish_check(self) -> None:
+        """Wait for a full check that was started by `open`; raise ChecksumError for the first chunk that is wrong."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.wait()
 
     @property
     def background(self) -> BackgroundCheck | None:
@@ -234,7 +246,9 @@ class Bundle:
 
     def _check_small_sections(self, crc: AddressCrc | None) -> None:
         small = [s for s in self.sections if s.kind != "weights"]
-        check_chunks(small, self._range_crc(crc, resident=True), self._raw.where, threads=1)
+        for _, error in checked_chunks(small, self._range_crc(crc, resident=True), self._raw.where, threads=1):
+            if error is not None:
+                raise error
         for section in small:
             if section.codec == "zstd":
                 check_frame(self._view(section), section.raw_size, section.label, self._raw.where)
@@ -253,7 +267,8 @@ class Bundle:
             small = sum(s.size for s in weights) <= spec.FULL_CHECK_LIMIT
             verify = "full" if small else "background"
         if verify == "full":
-            self.check_weights(crc, threads=threads, resident=resident)
+            range_crc = self._range_crc(crc, resident)
+            self._running = ParallelCheck(weights, range_crc, self._raw.where, threads)
         elif verify == "background":
             # Reads, because the pages of a large model should be those that the model asks for.
             range_crc = self._range_crc(crc, resident=False)
@@ -273,8 +288,9 @@ class Bundle:
         """Stop checking and unmap, or leave the unmapping to the last view that someone still holds."""
         if self._map is None:
             return
-        if self._background is not None:
-            self._background.stop()
+        for check in (self._background, self._running):
+            if check is not None:
+                check.stop()
         mapping, self._map = self._map, None
         self._bytes = np.empty(0, np.uint8)
         # BufferError means that views of sections are in use: the mapping lives as long as they do.

@@ -1,10 +1,9 @@
 """Compares chunks of a bundle with the index's checksums: side by side, or in a thread beside the model."""
 
-import contextlib
+import itertools
 import os
 import threading
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
@@ -89,6 +88,8 @@ def checked_chunks(
     if threads <= 1:
         yield from map(check, work)
         return
+    from concurrent.futures import ThreadPoolExecutor
+
     pool = ThreadPoolExecutor(threads, thread_name_prefix="giw-check")
     try:
         yield from pool.map(check, work)
@@ -96,13 +97,52 @@ def checked_chunks(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def check_chunks(sections: Iterable[Section], range_crc: RangeCrc, where: str, threads: int | None = None) -> None:
-    """Raise ChecksumError for the first chunk in the file that does not match."""
-    # Without `closing`, the traceback would keep the iterator and its threads alive after the error.
-    with contextlib.closing(checked_chunks(sections, range_crc, where, threads)) as checked:
-        for _, error in checked:
-            if error is not None:
-                raise error
+class ParallelCheck:
+    """Checks sections in threads that start at once; `wait` raises ChecksumError for the first chunk in the file that
+    does not match. Meanwhile the caller may do what does not need the contents."""
+
+    def __init__(
+        self, sections: Iterable[Section], range_crc: RangeCrc, where: str, threads: int | None = None
+    ) -> None:
+        self._work = [(section, chunk) for section in sections for chunk in section.chunks()]
+        self._range_crc = range_crc
+        self._where = where
+        self._next = itertools.count()
+        self._errors: dict[int, BaseException] = {}
+        count = min(threads or os.cpu_count() or 1, 8, len(self._work))
+        self._threads = [threading.Thread(target=self._run, name="giw-check") for _ in range(count)]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self) -> None:
+        """Chunks in file order until one is wrong; those before it are done or in another thread's hands."""
+        while not self._errors and (i := next(self._next)) < len(self._work):
+            section, chunk = self._work[i]
+            try:
+                if self._range_crc(chunk.offset, chunk.size) != chunk.crc:
+                    self._errors[i] = mismatch(section, chunk, self._where)
+            except BaseException as error:  # an injected crc may raise anything: unchecked weights must not pass
+                self._errors[i] = error
+
+    def wait(self) -> None:
+        """Wait for the end and raise what was found."""
+        try:
+            self._join()
+        except BaseException:  # an interrupt: the threads must not outlive the mapping's owner
+            self.stop()
+            raise
+        if self._errors:
+            raise self._errors[min(self._errors)]
+
+    def stop(self) -> None:
+        """End early, at most after the chunks that the threads are in; nothing is raised."""
+        self._next = itertools.count(len(self._work))
+        self._join()
+
+    def _join(self) -> None:
+        while self._threads:
+            self._threads[-1].join()
+            self._threads.pop()
 
 
 class BackgroundCheck:

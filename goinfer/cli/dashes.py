@@ -1,10 +1,16 @@
-"""Long options with one dash: `-quant int4` means `--quant int4`, for every option of every command."""
+"""What our commands ask of typer: long options with one dash (`-quant int4` means `--quant int4`, for every option of
+every command), parameters declared as in cli/params.py, and one way to end."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import wraps
+from inspect import signature
+from typing import Annotated, Any
 
+import typer
 import typer.core
+
+from goinfer.cli.params import Argument, Option
 
 
 @dataclass
@@ -74,3 +80,35 @@ class Group(typer.core.TyperGroup):
         """Normalise, then parse as usual."""
         spelling = Spelling.of(self.params, ctx.help_option_names)
         return super().parse_args(ctx, with_two_dashes(args, spelling, interspersed=False))
+
+
+def typed(command: Callable[..., None]) -> Callable[..., None]:
+    """`command` with its own parameters in typer's words."""
+
+    @wraps(command)
+    def call_it(**given: Any) -> None:
+        command(**given)
+
+    call_it.__annotations__ = {name: _in_words_of_typer(kind) for name, kind in command.__annotations__.items()}
+    plain = signature(command)
+    call_it.__signature__ = plain.replace(  # type: ignore[attr-defined]
+        parameters=[p.replace(annotation=call_it.__annotations__[p.name]) for p in plain.parameters.values()]
+    )
+    return call_it
+
+
+def _in_words_of_typer(kind: Any) -> Any:
+    marks = getattr(kind, "__metadata__", ())
+    if not marks or not isinstance(marks[0], Option | Argument):
+        return kind
+    make: Any = typer.Option if isinstance(marks[0], Option) else typer.Argument
+    return Annotated[kind.__origin__, make(*marks[0].names, **marks[0].settings)]
+
+
+def call(app: typer.Typer, name: str, args: Sequence[str] | None) -> int:
+    """Run a command line through typer; the command's own exit code."""
+    try:
+        code = typer.main.get_command(app).main(args, prog_name=name, standalone_mode=False)
+    except typer.Abort:
+        raise KeyboardInterrupt from None
+    return code if isinstance(code, int) else 0

@@ -7,21 +7,19 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, TextIO
-
-import typer
 
 from goinfer.bundle_format.errors import GoinferError, install_hint
 
 INTERRUPTED, PIPE_CLOSED, TERMINATED = 130, 141, 143
 
 
-def run_app(app: typer.Typer, name: str, args: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit code; every error has been printed."""
-    code = _run(app, name, args)
+def run_program(body: Callable[[], int | None], name: str) -> int:
+    """Run what a command line asks for and return the exit code; every error has been printed."""
+    code = _run(body, name)
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -31,13 +29,12 @@ def run_app(app: typer.Typer, name: str, args: Sequence[str] | None = None) -> i
     return code
 
 
-def _run(app: typer.Typer, name: str, args: Sequence[str] | None) -> int:
+def _run(body: Callable[[], int | None], name: str) -> int:
     try:
         _prepare_streams()
         with _unwinding_signals():
-            code = typer.main.get_command(app).main(args, prog_name=name, standalone_mode=False)
-        return code if isinstance(code, int) else 0
-    except (KeyboardInterrupt, typer.Abort):
+            return body() or 0
+    except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
         return PIPE_CLOSED

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from goinfer.cli.dashes import Command, Group
+from goinfer.cli.dashes import Command, Group, typed
 from goinfer.cli.options import Json, path, print_json
 
 gate = typer.Typer(
@@ -25,6 +25,7 @@ def names(given: list[str] | None) -> list[str] | None:
 
 
 @gate.command(cls=Command)
+@typed
 def parity(
     family: Families = None,
     record: Annotated[bool, typer.Option("--record", help="Write the rows to testdata/parity_manifest.json.")] = False,
@@ -38,6 +39,7 @@ def parity(
 
 
 @gate.command(cls=Command)
+@typed
 def fresh(family: Families = None, json: Json = False) -> None:
     """Check that the recorded rows still describe these sources."""
     from goinfer.gates.fresh import main_report
@@ -46,6 +48,7 @@ def fresh(family: Families = None, json: Json = False) -> None:
 
 
 @gate.command(cls=Command)
+@typed
 def quality(family: Families = None, json: Json = False) -> None:
     """Measure what quantised recipes cost in KL and argmax against f32."""
     from goinfer.gates.quality import main_report
@@ -54,6 +57,7 @@ def quality(family: Families = None, json: Json = False) -> None:
 
 
 @gate.command(cls=Command)
+@typed
 def bisect(
     model: Annotated[str, typer.Argument(help="A checkpoint, or a tiny fixture such as llama/plain.")],
     ids: Annotated[str | None, typer.Option("--ids", help="Token ids as 1,2,3, or an .npz file.")] = None,

@@ -34,8 +34,8 @@ def logits(
     json: Json = False,
 ) -> None:
     """Logits of every position: arrays ids [n], logits [n, vocab] and, on demand, hidden [layers + 2, n, hidden]."""
-    from goinfer.runtime.chat_prompt import encode_prompt
     from goinfer.runtime.checks import prompt_text
+    from goinfer.runtime.prompt import encode_prompt
 
     if (ids is None) == (text is None):
         raise UsageError("give either --ids or --text")

@@ -1,55 +1,27 @@
-"""The `goinfer` program: its commands. Each lives in a file of its own and imports what it needs when it runs."""
+"""The `goinfer` program. A plain `goinfer run` starts without typer; everything else goes through cli/app.py."""
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated
 
-import typer
-
-from goinfer.cli.bench import BenchCommand, bench
-from goinfer.cli.dashes import Command, Group
-from goinfer.cli.demo import demo
-from goinfer.cli.entry import run_app
-from goinfer.cli.gate import gate
-from goinfer.cli.inspect import inspect
-from goinfer.cli.logits import logits
-from goinfer.cli.prequant import prequant
+from goinfer.cli.direct import keywords
+from goinfer.cli.entry import run_program
 from goinfer.cli.run import run
-from goinfer.cli.verify import verify
-
-app = typer.Typer(
-    cls=Group,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
-)
-for _command in (prequant, run, logits, inspect, verify, demo):
-    app.command(cls=Command)(_command)
-app.command(cls=BenchCommand)(bench)
-app.add_typer(gate)
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        import goinfer
-
-        print(f"goinfer {goinfer.__version__}")
-        raise typer.Exit()
-
-
-@app.callback(invoke_without_command=False)
-def top(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    """An ahead-of-time compiler for language models, and the runtime of its bundles."""
 
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the program; the return value is its exit code."""
-    return run_app(app, "goinfer", args)
+    words = sys.argv[1:] if args is None else list(args)
+    return run_program(lambda: _run(words), "goinfer")
+
+
+def _run(words: list[str]) -> int | None:
+    if words[:1] == ["run"] and (given := keywords(run, words[1:])) is not None:
+        run(**given)
+        return 0
+    from goinfer.cli.app import app
+    from goinfer.cli.dashes import call
+
+    return call(app, "goinfer", words)
 
 
 if __name__ == "__main__":

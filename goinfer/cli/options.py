@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from goinfer.cli.params import Argument, Option
 
 if TYPE_CHECKING:
     from goinfer.runtime.model import Model
+
 
 def path(given: str) -> Path:
     """An argument that is a path: Path("") would be the current directory. The name shows in --help."""
@@ -17,16 +18,16 @@ def path(given: str) -> Path:
     return Path(given)
 
 
-Bundle = Annotated[Path, typer.Argument(parser=path, help="A .giw bundle.", show_default=False)]
-Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Worker threads; default: all usable cores.")]
-Kv = Annotated[str | None, typer.Option("--kv", help="KV cache precision: f32, f16 or int8.")]
+Bundle = Annotated[Path, Argument(parser=path, help="A .giw bundle.", show_default=False)]
+Threads = Annotated[int | None, Option("--threads", min=1, help="Worker threads; default: all usable cores.")]
+Kv = Annotated[str | None, Option("--kv", help="KV cache precision: f32, f16 or int8.")]
 Context = Annotated[
     int | None,
-    typer.Option("--context", min=1, help="Positions a sequence may hold; default: the model's, at most 4096."),
+    Option("--context", min=1, help="Positions a sequence may hold; default: the model's, at most 4096."),
 ]
-Target = Annotated[str | None, typer.Option("--target", help="Use this target's code instead of the best one.")]
-Verify = Annotated[str | None, typer.Option("--verify", help="Check weights: full, background or off.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Target = Annotated[str | None, Option("--target", help="Use this target's code instead of the best one.")]
+Verify = Annotated[str | None, Option("--verify", help="Check weights: full, background or off.")]
+Json = Annotated[bool, Option("--json", help="Print the result as JSON.")]
 
 
 def load(bundle: Path, **options: Any) -> "Model":

@@ -1,5 +1,6 @@
 """`goinfer run`: one prompt, or a conversation on a terminal."""
 
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -8,11 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from goinfer.bundle_format.errors import GoinferError, UsageError
 from goinfer.cli.entry import report
 from goinfer.cli.options import Bundle, Context, Json, Kv, Target, Threads, Verify, load, print_json
+from goinfer.cli.params import Option
 
 if TYPE_CHECKING:
     from goinfer.runtime.generate import Generation, Piece
@@ -63,33 +63,34 @@ def _speed(rate: float | None) -> str:
 
 def run(
     model: Bundle,
-    prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="Answer this and end.")] = None,
+    prompt: Annotated[str | None, Option("--prompt", "-p", help="Answer this and end.")] = None,
     raw: Annotated[
-        bool, typer.Option("--raw", help="Continue the prompt as it is, without the chat template.")
+        bool, Option("--raw", help="Continue the prompt as it is, without the chat template.")
     ] = False,
-    system: Annotated[str | None, typer.Option("--system", help="System message.")] = None,
-    temp: Annotated[float, typer.Option("--temp", help="Temperature; 0 always takes the likeliest token.")] = 0.8,
-    top_p: Annotated[float, typer.Option("--top-p", help="Sample from the top share of probability; 1 is off.")] = 0.95,
-    top_k: Annotated[int, typer.Option("--top-k", help="Sample from the k likeliest tokens; 0 is off.")] = 40,
-    min_p: Annotated[float, typer.Option("--min-p", help="Least probability, relative to the likeliest.")] = 0.0,
-    repeat_penalty: Annotated[float, typer.Option("--repeat-penalty", help="Divides repeated logits; 1 is off.")] = 1.0,
-    presence_penalty: Annotated[float, typer.Option("--presence-penalty", help="-2 to 2.")] = 0.0,
-    frequency_penalty: Annotated[float, typer.Option("--frequency-penalty", help="-2 to 2.")] = 0.0,
-    seed: Annotated[int | None, typer.Option("--seed", help="Same seed, same text; default: a new one, told.")] = None,
+    system: Annotated[str | None, Option("--system", help="System message.")] = None,
+    temp: Annotated[float, Option("--temp", help="Temperature; 0 always takes the likeliest token.")] = 0.8,
+    top_p: Annotated[float, Option("--top-p", help="Sample from the top share of probability; 1 is off.")] = 0.95,
+    top_k: Annotated[int, Option("--top-k", help="Sample from the k likeliest tokens; 0 is off.")] = 40,
+    min_p: Annotated[float, Option("--min-p", help="Least probability, relative to the likeliest.")] = 0.0,
+    repeat_penalty: Annotated[float, Option("--repeat-penalty", help="Divides repeated logits; 1 is off.")] = 1.0,
+    presence_penalty: Annotated[float, Option("--presence-penalty", help="-2 to 2.")] = 0.0,
+    frequency_penalty: Annotated[float, Option("--frequency-penalty", help="-2 to 2.")] = 0.0,
+    seed: Annotated[int | None, Option("--seed", help="Same seed, same text; default: a new one, told.")] = None,
     max_tokens: Annotated[
-        int | None, typer.Option("--max-tokens", "-n", help=f"At most this many tokens; default: {DEFAULT_TOKENS}.")
+        int | None, Option("--max-tokens", "-n", help=f"At most this many tokens; default: {DEFAULT_TOKENS}.")
     ] = None,
-    stop: Annotated[list[str] | None, typer.Option("--stop", help="End before this text; repeat for more.")] = None,
-    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the end of the sequence.")] = False,
+    stop: Annotated[list[str] | None, Option("--stop", help="End before this text; repeat for more.")] = None,
+    ignore_eos: Annotated[bool, Option("--ignore-eos", help="Go on after the end of the sequence.")] = False,
     threads: Threads = None,
     kv: Kv = None,
     context: Context = None,
     target: Target = None,
     verify: Verify = None,
-    stats: Annotated[bool, typer.Option("--stats", help="Print speed on stderr.")] = False,
+    stats: Annotated[bool, Option("--stats", help="Print speed on stderr.")] = False,
     json: Json = False,
 ) -> None:
     """Answer a prompt, or talk: without -p on a terminal this is a chat; elsewhere the prompt is read from stdin."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start threads for products that nobody here makes
     from goinfer.runtime.checks import prompt_text, text
 
     params = _sampling(
@@ -203,7 +204,7 @@ def _answer_once(
     model: "Model", params: "SamplingParams", show: Show, *, prompt: str, system: str | None, raw: bool
 ) -> None:
     from goinfer.runtime import generate
-    from goinfer.runtime.chat_prompt import encode_prompt
+    from goinfer.runtime.prompt import encode_prompt
 
     chat = model.has_chat_template and not raw
     if system is not None and not chat:

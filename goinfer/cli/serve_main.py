@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from goinfer.bundle_format.errors import UsageError
-from goinfer.cli.dashes import Command
-from goinfer.cli.entry import run_app
+from goinfer.cli.dashes import Command, call, typed
+from goinfer.cli.entry import run_program
 from goinfer.cli.options import Bundle, Context, Kv, Target, Threads, Verify, load
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ app = typer.Typer(
 
 
 @app.command(cls=Command)
+@typed
 def serve(
     model: Bundle,
     host: Annotated[str, typer.Option("--host", help="Address to listen on; others than loopback need a key.")] = (
@@ -106,7 +107,7 @@ def _stream_weights(model: "Model", budget: int) -> None:
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the program; the return value is its exit code."""
-    return run_app(app, "goinfer-serve", args)
+    return run_program(lambda: call(app, "goinfer-serve", args), "goinfer-serve")
 
 
 if __name__ == "__main__":

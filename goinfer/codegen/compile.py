@@ -1,4 +1,4 @@
-"""One kernel or a whole program, from specification to object or image, in this process."""
+"""One kernel from specification to object, in this process."""
 
 import importlib
 import pkgutil
@@ -7,11 +7,9 @@ from goinfer.bundle_format.plan import Kernel
 from goinfer.codegen import kernels as kernel_modules
 from goinfer.codegen.driver import define_driver
 from goinfer.codegen.emit_object import emit_object
-from goinfer.codegen.image import CodeImage, link
 from goinfer.codegen.kernel import define_kernel
 from goinfer.codegen.lower_cpu import lower_to_llvm_ir
 from goinfer.codegen.target import Target
-from goinfer.codegen.workers import Job, Progress, compile_all
 
 
 def load_builder(kind: str) -> None:
@@ -40,17 +38,3 @@ def kernel_llvm_ir(spec: Kernel, target: Target) -> str:
 def compile_kernel(spec: Kernel, target: Target) -> bytes:
     """Object file of one kernel."""
     return emit_object(kernel_llvm_ir(spec, target), target)
-
-
-def compile_images(
-    kernels: list[Kernel], targets: list[Target], progress: Progress | None = None
-) -> dict[str, CodeImage]:
-    """A linked image per target: the kernels, the step loop, and the checksum function."""
-    specs = [Kernel("driver", "driver", {}), Kernel("crc32c", "crc32c", {}), *kernels]
-    jobs = [Job(spec, target) for target in targets for spec in specs]
-    objects = compile_all(jobs, progress)
-    images = {}
-    for i, target in enumerate(targets):
-        mine = objects[i * len(specs) : (i + 1) * len(specs)]
-        images[target.name] = link({s.symbol: o for s, o in zip(specs, mine, strict=True)})
-    return images

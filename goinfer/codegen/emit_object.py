@@ -12,13 +12,6 @@ def emit_object(llvm_ir: str, target: Target) -> bytes:
     return bytes(machine.emit_object(module))
 
 
-def host_cpu_features() -> dict[str, bool]:
-    """Features of this machine's processor by LLVM's names."""
-    from llvmlite import binding as llvm
-
-    return dict(llvm.get_host_cpu_features())
-
-
 def _optimised(llvm_ir: str, target: Target) -> tuple[Any, Any]:
     """O3 without auto-vectorisation: kernels are written as vectors, and a tail loop must stay a loop."""
     from llvmlite import binding as llvm

@@ -10,14 +10,12 @@ import platform
 from collections.abc import Callable
 from typing import Any
 
+from goinfer.bundle_format.machine import cpu_flags
+from goinfer.codegen import cache
 from goinfer.codegen.errors import CompileError
 from goinfer.codegen.image import CodeImage, link
 from goinfer.codegen.mlir_context import CompilerMissing, load_mlir
 from goinfer.codegen.target import TARGETS, Target
-
-_LLVM_NAMES = {"sse4_2": "sse4.2", "avx_vnni": "avxvnni", "asimd": "neon", "asimddp": "dotprod", "crc32": "crc",
-               "fphp": "fullfp16", "asimdhp": "fullfp16"}  # fmt: skip
-"""Linux' names of CPU features where LLVM has others."""
 
 
 class HostCode:
@@ -39,34 +37,45 @@ class HostCode:
 
 def host_target() -> Target | None:
     """The plainest target of this machine's architecture, None if the machine lacks what it needs."""
-    from goinfer.codegen.emit_object import host_cpu_features
-
-    features = host_cpu_features()
-    for target in TARGETS.values():
-        if target.arch == platform.machine():
-            return target if all(features.get(_LLVM_NAMES.get(need, need)) for need in target.needs) else None
-    return None
+    target = next((t for t in TARGETS.values() if t.arch == platform.machine()), None)
+    return target if target is not None and runs_here(target) else None
 
 
-def compile_for_host(define: Callable[[Any, Target], None]) -> HostCode | None:
-    """The functions that `define(module, target)` adds to an MLIR module; None where this machine cannot run them."""
-    try:
-        load_mlir()
-        from goinfer.codegen.emit_object import emit_object
-        from goinfer.codegen.lower_cpu import lower_to_llvm_ir
+def runs_here(target: Target) -> bool:
+    """Whether this machine has the target's architecture and CPU features."""
+    return target.arch == platform.machine() and set(target.needs) <= cpu_flags()
 
-        target = host_target()
-    except (CompilerMissing, ImportError):
-        return None
+
+def compile_for_host(
+    define: Callable[[Any, Target], None], key: str | None = None, wanted: Target | None = None
+) -> HostCode | None:
+    """The functions that `define(module, target)` adds to an MLIR module; None where this machine cannot run them.
+
+    They are compiled for `wanted`, or else for the plainest target.
+    key: covers what `define` does, in a word: code under the same key is taken from the cache.
+    """
+    target = host_target() if wanted is None else wanted if runs_here(wanted) else None
     if target is None:
         return None
+    try:
+        if key is None:
+            return HostCode(_image(define, target))
+        place = cache.key_of("host", cache.toolchain(), target.name, key)
+        data = cache.remembered("host", place, lambda: _image(define, target).to_bytes())
+        return HostCode(CodeImage.from_bytes(data))
+    except (CompilerMissing, ImportError, CompileError):
+        return None
+
+
+def _image(define: Callable[[Any, Target], None], target: Target) -> CodeImage:
+    load_mlir()
     from mlir import ir
+
+    from goinfer.codegen.emit_object import emit_object
+    from goinfer.codegen.lower_cpu import lower_to_llvm_ir
 
     with ir.Context(), ir.Location.unknown():
         module = ir.Module.create()
         define(module, target)
         text = lower_to_llvm_ir(module, target)
-    try:
-        return HostCode(link({"host": emit_object(text, target)}))
-    except CompileError:
-        return None
+    return link({"host": emit_object(text, target)})

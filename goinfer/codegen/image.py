@@ -10,6 +10,8 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
+import msgpack
+
 from goinfer.codegen.errors import CompileError
 
 _EXEC, _ALLOC, _WRITE = 0x4, 0x2, 0x1
@@ -21,6 +23,15 @@ class CodeImage:
 
     code: bytes
     exports: dict[str, int]
+
+    def to_bytes(self) -> bytes:
+        """For the cache."""
+        return bytes(msgpack.packb([self.code, self.exports], use_bin_type=True))
+
+    @staticmethod
+    def from_bytes(data: bytes) -> "CodeImage":
+        """The inverse of `to_bytes`."""
+        return CodeImage(*msgpack.unpackb(data, raw=False))
 
 
 @dataclass

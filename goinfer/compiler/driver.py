@@ -8,14 +8,13 @@ from typing import Any
 
 from goinfer.bundle_format.plan import Plan
 from goinfer.bundle_format.writer import BundleWriter
-from goinfer.codegen.compile import compile_images
+from goinfer.codegen.cache import versions
 from goinfer.codegen.image import CodeImage
+from goinfer.codegen.images import compile_images
 from goinfer.codegen.target import TARGETS, Target, target_named
-from goinfer.codegen.workers import versions
-from goinfer.compiler.family import Family, build_model
+from goinfer.compiler.family import Family
 from goinfer.compiler.pack_weights import Progress, pack_weights
-from goinfer.compiler.passes.pipeline import run_passes
-from goinfer.compiler.plan.lower import lower, place_weights
+from goinfer.compiler.program import compile_program
 from goinfer.compiler.quant.recipes import recipe_named
 from goinfer.compiler.tokenizer import build_tokenizer_section
 from goinfer.version import VERSION
@@ -41,38 +40,34 @@ class Summary:
 
 def compile_checkpoint(
     checkpoint: Any, family: Family, out: Path, quant: str, targets: list[str] | None = None,
-    progress: Progress | None = None,
+    progress: Progress | None = None, stored_program: bool = False,
 ) -> Summary:  # fmt: skip
     """Compile an open checkpoint into a bundle at `out`, written under a temporary name and renamed when complete.
 
     Peak memory: the graph, the code, and a few bands of one tensor. The same checkpoint, arguments and package
-    versions give the same bytes.
+    versions give the same bytes. `stored_program` is that of compiler/program.py.
     """
     recipe = recipe_named(quant)
     chosen = [target_named(t) for t in targets] if targets else list(TARGETS.values())
     report = progress or (lambda *_: None)
-    model = build_model(family, checkpoint)
-    run_passes(model.graph)
-    plan, stored = lower(
-        model.graph.view(), recipe, family.precision, lambda part: str(model.weights.info(part).dtype)
-    )
-    placed = place_weights(stored)
+    program, weights = compile_program(family, checkpoint, quant, stored_program)
+    plan = program.plan
     with BundleWriter(out) as writer:
         images = compile_images(plan.kernels, chosen, lambda name, i, n: report("kernels", name, i, n))
         tokenizer = checkpoint.tokenizer and build_tokenizer_section(checkpoint.tokenizer)
         writer.add_manifest(_manifest(checkpoint, family, quant, recipe.kv, chosen, images))
-        writer.add("graph", "", model.graph.text().encode(), codec="zstd")
+        writer.add("graph", "", program.graph.encode(), codec="zstd")
         if tokenizer:
             writer.add("tokenizer", "", tokenizer, align=64)
         writer.add("chat", "", _chat(checkpoint), codec="zstd")
         for name, image in images.items():
             writer.add("code", name, image.code)
         with writer.stream("weights", "") as stream:
-            placed = pack_weights(stream, stored, placed, model.weights, report)
+            placed = pack_weights(stream, program.stored, plan.weights, weights, report)
         plan = replace(plan, weights=placed)
         writer.add("plan", "", plan.to_bytes(), codec="zstd")
     summary = _summary(out, checkpoint, family, quant, plan, list(images), bool(tokenizer))
-    return replace(summary, notes=model.notes)
+    return replace(summary, notes=program.notes)
 
 
 def _manifest(

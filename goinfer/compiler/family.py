@@ -3,17 +3,21 @@
 The compiler never imports a family: callers look one up in families/registry.py and hand it over.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from goinfer.compiler.checkpoints.config_view import ConfigView
 from goinfer.compiler.checkpoints.source import Checkpoint
 from goinfer.compiler.checkpoints.tensor_map import SourceMap, TensorRow, Weights
 from goinfer.compiler.errors import UnsupportedError
-from goinfer.compiler.graph import Graph, GraphBuilder, GraphView, KvLayer, ModelInfo
+from goinfer.compiler.graph_view import GraphView, KvLayer, ModelInfo
 from goinfer.compiler.ops import MODEL
-from goinfer.compiler.verify import verify
+
+if TYPE_CHECKING:  # MLIR is loaded once a graph is built
+    from goinfer.compiler.graph import Graph, GraphBuilder
 
 
 class FamilyConfig(Protocol):
@@ -87,9 +91,19 @@ def build_model(family: Family, checkpoint: Checkpoint) -> BuiltModel:
 
     Raises UnsupportedError or CheckpointError naming the key or tensor. Reads no weights but small tables.
     """
+    return built(family, *read_config(family, checkpoint))
+
+
+def read_config(family: Family, checkpoint: Checkpoint) -> tuple[SourceMap, Any]:
+    """The checkpoint's tensors by graph name, and the family's config, which alone decides the graph."""
     sources = SourceMap.match(checkpoint, family.tensors, family.ignored)
     config = family.configure(checkpoint.config, sources)
     checkpoint.config.finish(set(family.irrelevant))
+    return sources, config
+
+
+def built(family: Family, sources: SourceMap, config: Any) -> BuiltModel:
+    """The model of a config that was read."""
     graph = build_graph(family, config)
     view = graph.view()
     sources.check({param.name: param.shape for param in view.params.values()})
@@ -108,6 +122,9 @@ def _notes(view: GraphView, sources: SourceMap) -> tuple[str, ...]:
 
 def build_graph(family: Family, config: FamilyConfig) -> Graph:
     """The verified model-stage graph of a config."""
+    from goinfer.compiler.graph import GraphBuilder
+    from goinfer.compiler.verify import verify
+
     states = family.kv_layers(config)
     if len(states) != config.n_layers:
         raise UnsupportedError(f"{family.name}: {len(states)} layer states for {config.n_layers} layers")

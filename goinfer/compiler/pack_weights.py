@@ -7,7 +7,7 @@ packed by a small pool of threads and written in order, so the bytes do not depe
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -18,6 +18,7 @@ from goinfer.bundle_format.writer import SectionStream
 from goinfer.compiler.checkpoints.ggml_grids import grid_of
 from goinfer.compiler.checkpoints.tensor_map import Weights
 from goinfer.compiler.plan.builder import VECTOR, StoredParam
+from goinfer.compiler.quant import native_blocks
 from goinfer.compiler.quant.format import Format, Packed, energy
 from goinfer.compiler.quant.formats import format_named
 
@@ -25,6 +26,18 @@ Progress = Callable[[str, str, int, int], None]
 """Called with (phase, name, bytes done, bytes in all)."""
 
 _BAND_BYTES = 8 << 20
+
+Piece = tuple[str, int, int]
+"""Part, first row, last row."""
+
+
+@dataclass(frozen=True)
+class Band:
+    """Packed rows. `kept` are pieces taken over exactly: their energy is not in `packed`, as only a tensor that has
+    an error elsewhere needs it."""
+
+    packed: Packed
+    kept: tuple[Piece, ...] = ()
 
 
 def pack_weights(
@@ -39,10 +52,14 @@ def pack_weights(
             stream.align(64)
             assert stream.tell() == weight.offset, weight.name
             signal = error = 0.0
-            for packed in _in_order(pool, threads, _bands(param, weights)):
-                stream.write(packed.data)
-                signal += packed.energy
-                error += packed.error
+            kept: list[Piece] = []
+            for band in _in_order(pool, threads, _bands(param, weights)):
+                stream.write(band.packed.data)
+                signal += band.packed.energy
+                error += band.packed.error
+                kept += band.kept
+            if error:
+                signal += sum(energy(weights.read(*piece)) for piece in kept)
             done += sum(weights.info(part).nbytes for part in param.param.parts)
             types = [str(weights.info(part).dtype) for part in param.param.parts]
             relative = float(np.sqrt(error / signal)) if signal else 0.0
@@ -51,7 +68,7 @@ def pack_weights(
     return out
 
 
-def _bands(param: StoredParam, weights: Weights) -> Iterator[Callable[[], Packed]]:
+def _bands(param: StoredParam, weights: Weights) -> Iterator[Callable[[], Band]]:
     """Work items of a parameter, each a whole number of panels except the last."""
     if param.format == VECTOR:
         yield partial(_pack_vector, param, weights)
@@ -62,38 +79,44 @@ def _bands(param: StoredParam, weights: Weights) -> Iterator[Callable[[], Packed
         yield partial(_pack_band, param, weights, start, min(n, start + rows))
 
 
-def _pack_vector(param: StoredParam, weights: Weights) -> Packed:
+def _pack_vector(param: StoredParam, weights: Weights) -> Band:
     values = np.concatenate([weights.read(part) for part in param.param.parts])
     padded = np.zeros(round_up(len(values), GROUP), np.float32)
     padded[: len(values)] = values
-    return Packed(padded.view(np.uint8), 0.0, 0.0)
+    return Band(Packed(padded.view(np.uint8), 0.0, 0.0))
 
 
-def _pack_band(param: StoredParam, weights: Weights, start: int, stop: int) -> Packed:
+def _pack_band(param: StoredParam, weights: Weights, start: int, stop: int) -> Band:
     """Rows [start, stop) of the concatenation of the parts, each part on its own where it fills whole panels."""
     fmt = format_named(param.format)
     pieces = list(_pieces(param, start, stop))
     if any((b - a) % PANEL for _, a, b in pieces[:-1]):
-        return fmt.measure(np.concatenate([weights.read(*piece) for piece in pieces]))
-    packed = [_pack_piece(fmt, weights, *piece) for piece in pieces]
-    data = packed[0].data if len(packed) == 1 else np.concatenate([p.data for p in packed])
-    return Packed(data, sum(p.energy for p in packed), sum(p.error for p in packed))
+        return Band(fmt.measure(np.concatenate([weights.read(*piece) for piece in pieces])))
+    bands = [_pack_piece(fmt, weights, piece) for piece in pieces]
+    if len(bands) == 1:
+        return bands[0]
+    data, energies, errors = zip(*((b.packed.data, b.packed.energy, b.packed.error) for b in bands), strict=True)
+    return Band(Packed(np.concatenate(data), sum(energies), sum(errors)), tuple(k for b in bands for k in b.kept))
 
 
-def _pack_piece(fmt: Format, weights: Weights, part: str, start: int, stop: int) -> Packed:
+def _pack_piece(fmt: Format, weights: Weights, piece: Piece) -> Band:
     """Rows of one tensor: on the grid that the source has them on if the format can hold it, else quantised."""
-    blocks = weights.read_blocks(part, start, stop)
-    grid = None if blocks is None else grid_of(str(weights.info(part).dtype), blocks)
-    kept = None if grid is None else fmt.repack(grid)
-    rows = weights.read(part, start, stop)
-    if grid is None or kept is None:
-        return fmt.measure(rows)
-    error = 0.0 if grid.exact else energy(fmt.unpack(kept, *rows.shape) - rows)
-    return Packed(kept, energy(rows), error)
+    blocks, kind = weights.read_blocks(*piece), str(weights.info(piece[0]).dtype)
+    moved = None if blocks is None else native_blocks.repack(fmt.name, kind, blocks)
+    if moved is not None:
+        return Band(Packed(moved, 0.0, 0.0), (piece,))
+    grid = None if blocks is None else grid_of(kind, blocks)
+    taken = None if grid is None else fmt.repack(grid)
+    if grid is not None and taken is not None and grid.exact:
+        return Band(Packed(taken, 0.0, 0.0), (piece,))
+    rows = weights.read(*piece)
+    if taken is None:
+        return Band(fmt.measure(rows))
+    return Band(Packed(taken, energy(rows), energy(fmt.unpack(taken, *rows.shape) - rows)))
 
 
-def _pieces(param: StoredParam, start: int, stop: int) -> Iterator[tuple[str, int, int]]:
-    """(part, first row, last row) of the rows [start, stop) of a concatenation."""
+def _pieces(param: StoredParam, start: int, stop: int) -> Iterator[Piece]:
+    """The rows [start, stop) of a concatenation."""
     base = 0
     for part, rows in zip(param.param.parts, param.param.rows, strict=True):
         a, b = max(start - base, 0), min(stop - base, rows)
@@ -103,10 +126,10 @@ def _pieces(param: StoredParam, start: int, stop: int) -> Iterator[tuple[str, in
 
 
 def _in_order(
-    pool: ThreadPoolExecutor, ahead: int, work: Iterator[Callable[[], Packed]]
-) -> Iterator[Packed]:
+    pool: ThreadPoolExecutor, ahead: int, work: Iterator[Callable[[], Band]]
+) -> Iterator[Band]:
     """Results of the work items in order, with at most `ahead` + 1 of them in memory."""
-    pending: deque[Future[Packed]] = deque()
+    pending: deque[Future[Band]] = deque()
     for item in work:
         pending.append(pool.submit(item))
         if len(pending) > ahead:

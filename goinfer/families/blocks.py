@@ -1,11 +1,17 @@
 """What several families share: the attention and MLP blocks with explicit flags, and the common decoder config."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from goinfer.compiler.checkpoints.tensor_map import AS_STORED, TensorRow, Transform
-from goinfer.compiler.graph import GraphBuilder, KvLayer, RopeTable, Value
+from goinfer.compiler.graph_view import KvLayer, RopeTable
 from goinfer.families.fields import EMBEDDING, HEAD, ROPE_DIVISORS
+
+if TYPE_CHECKING:
+    from goinfer.compiler.graph import GraphBuilder, Value
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 from goinfer.compiler.checkpoints.config_view import ConfigView
 from goinfer.compiler.checkpoints.tensor_map import SourceMap
 from goinfer.compiler.errors import ConfigError, MissingTensorError, UnsupportedError
-from goinfer.compiler.graph import RopeTable
+from goinfer.compiler.graph_view import RopeTable
 from goinfer.families import rope
 
 EMBEDDING, HEAD, ROPE_DIVISORS = "token_embd.weight", "output.weight", "rope_freqs.weight"

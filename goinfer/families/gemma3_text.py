@@ -1,11 +1,17 @@
 """Gemma 3 text models: norms on both sides of each branch, q/k norms, windows on five layers of six, two RoPE bases."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from goinfer.compiler.checkpoints.config_view import ConfigView
 from goinfer.compiler.checkpoints.tensor_map import PLUS_ONE, SourceMap
 from goinfer.compiler.errors import UnsupportedError
 from goinfer.compiler.family import Family, Parity
-from goinfer.compiler.graph import GraphBuilder
 from goinfer.families import blocks, fields, rope
+
+if TYPE_CHECKING:
+    from goinfer.compiler.graph import GraphBuilder
 
 # The vision tower of a multimodal checkpoint takes no part in text.
 IGNORED = ("vision_tower.*", "model.vision_tower.*", "multi_modal_projector.*", "model.multi_modal_projector.*")

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from goinfer.compiler.errors import ConfigError, UnsupportedError
-from goinfer.compiler.graph import RopeTable
+from goinfer.compiler.graph_view import RopeTable
 
 F32 = NDArray[np.float32]
 

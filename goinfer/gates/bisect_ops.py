@@ -46,7 +46,7 @@ def native_against_graph(model: Any, built: BuiltModel, ids: Sequence[int]) -> l
 
     def after(step: Any, kind: str, attrs: Mapping[str, Any]) -> None:
         for part, name in enumerate(outputs(kind, dict(attrs), step)):
-            key = (step.name.removesuffix(".wanted"), "sum" if kind == "norm" and part else "")
+            key = (step.name, "sum" if kind == "norm" and part else "")
             key = ("", step.name) if kind == "matmul" and attrs["epilogue"] == "add" else key
             if key not in wanted or name.startswith(("kv:", "io:argmax")):
                 continue

@@ -64,6 +64,7 @@ def check_steps(model: Any, ids: Sequence[int]) -> list[StepFigures]:
     """
     checker = _Checker(model.engine, ids)
     run_by_step(model.engine, ids, checker.after, checker.before, checker.started)
+    checker.greedy(ids)
     return checker.figures
 
 
@@ -81,6 +82,16 @@ class _Checker:
     def started(self, slot: int) -> None:
         """Which slot holds the keys and values."""
         self.slot = slot
+
+    def greedy(self, ids: Sequence[int]) -> None:
+        """The steps that only greedy forwards run, together: their token after the prompt against the reference's."""
+        assert self.tape.argmax is not None
+        with self.engine.new_slot() as slot:
+            token = int(self.engine.greedy([(slot, ids)])[0])
+        wrong = token != self.tape.argmax[-1]
+        for step in self.plan.steps:
+            if step.domain == "greedy":
+                self._note(step, "token", float(wrong), 0.0, [self.rows - 1])
 
     def before(self, step: Step, kind: str, attrs: Any) -> None:
         """The reference's step, on what the native program has."""

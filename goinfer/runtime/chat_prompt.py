@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from goinfer.runtime import interfaces
 from goinfer.runtime.chat import ChatTemplate, Message, chat_messages, plain_data
 from goinfer.runtime.chat_errors import TemplateError
 from goinfer.runtime.tokenizer import Tokenizer
@@ -113,13 +112,6 @@ class _Guards:
 def encode_chat(tokenizer: Tokenizer, rendered: str, guard: str = "") -> list[int]:
     """Ids of a rendered template. The template writes bos where the model wants it, so none is added."""
     return tokenizer.encode_guarded(rendered, guard) if guard else tokenizer.encode(rendered, add_special=False)
-
-
-def encode_prompt(tokenizer: interfaces.Tokenizer, text: str) -> list[int]:
-    """Ids of a prompt that is no chat: bos as the model wants it, but not a second one before a text that starts
-    with it."""
-    ids = tokenizer.encode(text, add_special=True)
-    return ids[1:] if len(ids) > 1 and ids[0] == ids[1] == tokenizer.bos else ids
 
 
 def _control_texts(tokenizer: Tokenizer, template: ChatTemplate) -> tuple[list[str], list[str]]:

@@ -2,28 +2,13 @@
 
 import os
 import platform
-from functools import cache
-from pathlib import Path
 
 from goinfer.bundle_format.errors import BundleError, UsageError
+from goinfer.bundle_format.machine import cpu_flags
 
 
 class NoTargetError(BundleError):
     """The bundle holds no code this machine can run."""
-
-
-@cache
-def cpu_flags() -> frozenset[str]:
-    """CPU features as Linux names them ("avx2", "asimddp"); empty where the system does not say."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return frozenset()
-    for line in text.splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() in ("flags", "Features"):
-            return frozenset(value.split())
-    return frozenset()
 
 
 def usable(targets: dict[str, dict[str, object]], flags: frozenset[str], machine: str) -> list[str]:

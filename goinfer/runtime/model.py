@@ -3,21 +3,24 @@
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from goinfer.bundle_format.errors import UsageError
 from goinfer.bundle_format.reader import Bundle, Verify
 from goinfer.runtime import checks
-from goinfer.runtime.chat import ChatTemplate
-from goinfer.runtime.chat_prompt import PromptBuilder, encode_prompt
 from goinfer.runtime.engine import Engine, Options
 from goinfer.runtime.generate import Piece, generate
 from goinfer.runtime.interfaces import Vocabulary
 from goinfer.runtime.messages import check_messages
+from goinfer.runtime.prompt import encode_prompt
 from goinfer.runtime.sampler import MAX_COUNT, sampling_params
 from goinfer.runtime.tokenizer import Tokenizer
+
+if TYPE_CHECKING:  # Jinja is imported once a conversation needs it
+    from goinfer.runtime.chat import ChatTemplate
+    from goinfer.runtime.chat_prompt import PromptBuilder
 
 
 class Model:
@@ -57,12 +60,18 @@ class Model:
             if value is not None:
                 checks.text(name, value)
         checks.file_path("path", path, "a .giw bundle")
-        bundle = Bundle.open(path, verify)
+        bundle = Bundle.open(path, verify, wait=False)
         try:
-            return cls(bundle, Engine(bundle, Options(threads, kv, context, target, max_rows, slots)))
+            model = cls(bundle, Engine(bundle, Options(threads, kv, context, target, max_rows, slots)))
         except BaseException:
             bundle.close()
             raise
+        try:
+            bundle.finish_check()  # it ran while the program was bound; nothing has used the weights yet
+        except BaseException:
+            model.close()
+            raise
+        return model
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -79,18 +88,22 @@ class Model:
         return self._tokenizer is not None
 
     @property
-    def chat_template(self) -> ChatTemplate:
+    def chat_template(self) -> "ChatTemplate":
         """The chat template; raises UsageError when the checkpoint had none."""
         if self._template is None:
             raise UsageError("this bundle has no chat template: use a plain prompt")
         if self._chat is None:
+            from goinfer.runtime.chat import ChatTemplate
+
             self._chat = ChatTemplate.for_tokenizer(self._template, self.tokenizer)
         return self._chat
 
     @property
-    def prompt_builder(self) -> PromptBuilder:
+    def prompt_builder(self) -> "PromptBuilder":
         """Messages to ids; raises UsageError without a tokenizer or a template."""
         if self._prompts is None:
+            from goinfer.runtime.chat_prompt import PromptBuilder
+
             self._prompts = PromptBuilder(self.tokenizer, self.chat_template)
         return self._prompts
 

@@ -5,10 +5,10 @@ min-p. The draw uses raw Philox output, so a seed gives the same text whatever n
 """
 
 import math
-import secrets
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -90,6 +90,8 @@ def sampling_params(**given: Any) -> SamplingParams:
     names = [field.name for field in fields(SamplingParams)]
     for name in given:
         if name not in names:
+            from difflib import get_close_matches
+
             close = get_close_matches(name, names, 1, 0.5)
             hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
             raise ArgumentError(name, f"unknown argument; {hint}")
@@ -111,7 +113,7 @@ def _checked_bias(bias: Any) -> dict[int, float]:
 
 def fresh_seed() -> int:
     """A seed nobody chose; 48 bits, because it is reported in JSON, where some readers keep only 53."""
-    return secrets.randbits(48)
+    return int.from_bytes(os.urandom(6))
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,6 @@ class Sampler:
         self.params = params
         self.vocab_size = vocab_size
         self.seed = fresh_seed() if params.seed is None else params.seed
-        self._bits = np.random.Philox(key=self.seed % 2**64)
         self._history = _History(prompt_ids if params.repeat_penalty != 1.0 else ())
         self._penalised = (
             params.repeat_penalty != 1.0 or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
@@ -144,6 +145,20 @@ class Sampler:
                 raise ArgumentError("logit_bias", f"token {token} is outside the vocabulary of {vocab_size}")
         self._bias_ids = np.fromiter(params.logit_bias.keys(), np.int64)
         self._bias = np.fromiter(params.logit_bias.values(), np.float32)
+
+    @property
+    def greedy(self) -> bool:
+        """Whether a choice is the likeliest token and nothing else: no penalties, no bias, no probabilities."""
+        p = self.params
+        return (
+            p.temperature < _GREEDY_BELOW and not self._penalised and not self._bias_ids.size and p.logprobs is None
+        )
+
+    def take(self, token: int) -> Choice:
+        """The choice of the likeliest token, found by the program itself. Raises LogitsError for -1."""
+        if not 0 <= token < self.vocab_size:
+            raise LogitsError("logits: not finite: the model's output is not usable")
+        return Choice(token, None, ())
 
     def sample(self, logits: np.ndarray) -> Choice:
         """The next token under `logits` ([>= vocab_size], not changed), remembered for the penalties."""
@@ -202,6 +217,11 @@ class Sampler:
             weights = weights[kept]
         index = self._pick(weights)
         return index if ids is None else int(ids[index])
+
+    @cached_property
+    def _bits(self) -> "np.random.Philox":
+        """The stream of draws; numpy.random is imported for the first one, which greedy requests never need."""
+        return np.random.Philox(key=self.seed % 2**64)
 
     def _pick(self, weights: np.ndarray) -> int:
         """An index with probability in proportion to its weight; consumes exactly one draw."""

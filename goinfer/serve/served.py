@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from goinfer.runtime.chat_prompt import encode_prompt
 from goinfer.runtime.checks import told
 from goinfer.runtime.interfaces import Engine, Vocabulary
+from goinfer.runtime.prompt import encode_prompt
 from goinfer.serve.errors import ApiError
 
 

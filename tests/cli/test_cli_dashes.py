@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import typer
 
-from goinfer.cli import main, serve_main
+from goinfer.cli import app, serve_main
 from goinfer.cli.dashes import Spelling, with_two_dashes
 
 SPELLING = Spelling({"quant": True, "json": False, "n": True, "top-p": True}, {"n": True, "p": True, "q": False})
@@ -41,7 +41,7 @@ def test_a_group_leaves_its_commands_alone() -> None:
 
 def commands() -> list[tuple[str, Any]]:
     found: list[tuple[str, Any]] = [("serve", typer.main.get_command(serve_main.app))]
-    waiting = [("goinfer", typer.main.get_command(main.app))]
+    waiting = [("goinfer", typer.main.get_command(app.app))]
     while waiting:
         name, command = waiting.pop()
         found.append((name, command))
@@ -62,7 +62,7 @@ def test_every_long_option_takes_one_dash(name: str, command: Any) -> None:
 
 
 def test_both_spellings_parse_to_the_same() -> None:
-    command = typer.main.get_command(main.app).commands["run"]
+    command = typer.main.get_command(app.app).commands["run"]
     two = ["m.giw", "--prompt", "x", "--temp", "0", "--top-p", "0.5", "--json", "--max-tokens", "3", "--raw"]
     one = [arg[1:] if arg.startswith("--") else arg for arg in two]
     assert command.make_context("run", list(one)).params == command.make_context("run", list(two)).params

@@ -236,10 +236,10 @@ sys.meta_path.insert(0, Interrupt())
 """
 
 
-@pytest.mark.parametrize("program", ["goinfer", "goinfer_serve"])
-def test_an_interrupt_while_modules_load_is_quiet(program: str) -> None:
+@pytest.mark.parametrize(("program", "module"), [("goinfer", "goinfer.cli.run"), ("goinfer_serve", "typer")])
+def test_an_interrupt_while_modules_load_is_quiet(program: str, module: str) -> None:
     """Seen red: a traceback from the middle of an import."""
-    code = INTERRUPTED_IMPORT.format(name="typer") + f"from goinfer.cli import launch; sys.exit(launch.{program}())"
+    code = INTERRUPTED_IMPORT.format(name=module) + f"from goinfer.cli import launch; sys.exit(launch.{program}())"
     process = python(code, stdout=subprocess.PIPE)
     assert process.communicate(timeout=60) == ("", "") and process.returncode == -signal.SIGINT
 

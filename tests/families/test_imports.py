@@ -10,6 +10,7 @@ import goinfer.families
 FILES = sorted(Path(goinfer.families.__file__).parent.glob("*.py"))
 ALLOWED = {
     "goinfer.compiler.graph",
+    "goinfer.compiler.graph_view",
     "goinfer.compiler.ops",
     "goinfer.compiler.family",
     "goinfer.compiler.errors",
@@ -17,7 +18,7 @@ ALLOWED = {
     "goinfer.compiler.checkpoints.tensor_map",
     "goinfer.families",
 }
-STANDARD = {"collections.abc", "dataclasses", "importlib", "math", "typing"}
+STANDARD = {"__future__", "collections.abc", "dataclasses", "importlib", "math", "typing"}
 WITH_NUMPY = {"rope.py", "fields.py"}  # tables and float32 constants; a family itself holds no array
 
 

@@ -103,6 +103,53 @@ def test_injected_crc_is_used_and_believed(bundle):
     assert verify(path, crc=crc).ok and not verify(path, crc=lambda address, size: 1).ok
 
 
+def test_a_full_check_runs_beside_its_caller(bundle):
+    """`open` returns while chunks are unchecked; `finish_check` waits and names the first bad chunk in the file, not
+    the first found. Seen red with the error that was found first, and with `finish_check` not waiting."""
+    path, damage = bundle
+    damage(7)
+    damage(30)
+    later = threading.Event()
+
+    with Bundle.open(path, "off") as b:
+        start = b._bytes.ctypes.data + b.file_offset("weights")
+
+        def late(address, size):
+            chunk = (address - start) // CHUNK
+            if chunk == 30:
+                later.set()
+            if chunk == 7:
+                later.wait(30)
+            return checksum.crc32c_at(address, size)
+
+        b._running = weight_check.ParallelCheck(b._weights(), b._range_crc(late, True), "m", threads=3)
+        with pytest.raises(ChecksumError, match="section weights, chunk 7"):
+            b.finish_check()
+        b.finish_check()
+    with Bundle.open(path, "full", wait=False) as b, pytest.raises(ChecksumError, match="section weights, chunk 7"):
+        b.finish_check()
+
+
+def test_close_stops_a_full_check(bundle):
+    path, damage = bundle
+    damage(40)
+    started, go, sizes = threading.Event(), threading.Event(), []
+
+    def slow(address, size):
+        started.set()
+        go.wait(30)
+        sizes.append(size)
+        return checksum.crc32c_at(address, size)
+
+    with pytest.raises(ZeroDivisionError), Bundle.open(path, "off") as b:
+        b._running = weight_check.ParallelCheck(b._weights(), b._range_crc(slow, True), "m", threads=2)
+        assert started.wait(30)
+        threading.Timer(0.05, go.set).start()
+        raise ZeroDivisionError
+    assert 1 <= len(sizes) <= 4
+    assert not [t for t in threading.enumerate() if t.name == "giw-check"]
+
+
 def test_background_finding_is_raised_at_next_use(bundle):
     path, damage = bundle
     damage(20)

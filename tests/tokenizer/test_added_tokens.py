@@ -7,7 +7,7 @@ from tokenizers import AddedToken
 
 from goinfer.compiler.checkpoints import TokenizerSource
 from goinfer.compiler.tokenizer import build_tokenizer_section
-from goinfer.runtime.chat_prompt import encode_prompt
+from goinfer.runtime.prompt import encode_prompt
 from goinfer.runtime.tokenizer import Tokenizer
 from tests.tokenizer import oracles, samples
 

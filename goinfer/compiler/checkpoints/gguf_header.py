@@ -116,19 +116,28 @@ class _Cursor:
 
     def texts(self, count: int, what: str) -> list[str | bytes]:
         """Many strings, `bytes` where one is not UTF-8; a loop of its own, for vocabularies of 262144."""
-        out: list[str | bytes] = []
+        out: list[bytes] = []
         while len(out) < count:
             window, at = self._window, self.position - self._start
-            while len(out) < count and at + 8 <= len(window):
-                stop = at + 8 + int.from_bytes(window[at : at + 8], "little")
-                if stop > len(window):
+            last = len(window) - 8
+            for _ in range(count - len(out)):
+                if at > last:
                     break
-                out.append(_decoded(window[at + 8 : stop]))
+                stop = at + 8 + _LENGTH(window, at)[0]
+                if stop > last + 8:
+                    break
+                out.append(window[at + 8 : stop])
                 at = stop
             self.position = self._start + at
             if len(out) < count:
-                out.append(_decoded(self.text(what)))  # moves the window on
-        return out
+                out.append(self.text(what))  # moves the window on
+        try:
+            return [raw.decode() for raw in out]
+        except UnicodeDecodeError:
+            return [_decoded(raw) for raw in out]
+
+
+_LENGTH: Final = struct.Struct("<Q").unpack_from
 
 
 def _decoded(raw: bytes) -> str | bytes:

@@ -105,7 +105,7 @@ def _refuse_unknown(metadata: Mapping[str, Any]) -> None:
 
 def _strings(metadata: Mapping[str, Any], name: str, kinds: tuple[type, ...] = (str,)) -> list[Any]:
     values = metadata.get(_PREFIX + name, [])
-    if not isinstance(values, list) or not all(isinstance(v, kinds) for v in values):
+    if not isinstance(values, list) or not set(map(type, values)) <= set(kinds):
         raise VocabularyError(f"tokenizer.ggml.{name}: not a list of strings")
     return values
 
@@ -117,7 +117,7 @@ def _column(metadata: Mapping[str, Any], name: str, tokens: list[str | bytes]) -
         return None
     if not isinstance(values, list) or len(values) != len(tokens):
         raise VocabularyError(f"tokenizer.ggml.{name}: not one value for each of the {len(tokens)} tokens")
-    if not all(isinstance(v, int | float) and math.isfinite(v) for v in values):
+    if not set(map(type, values)) <= {bool, int, float} or not all(map(math.isfinite, values)):
         raise VocabularyError(f"tokenizer.ggml.{name}: not all numbers")
     return values
 

@@ -9,7 +9,7 @@ from goinfer.bundle_format.kernel_abi import GROUP, KV_DTYPES, f32_row_bytes, q8
 from goinfer.bundle_format.plan import Buffer, Kernel, Step
 from goinfer.codegen.errors import CompileError
 from goinfer.compiler.checkpoints.ggml_grids import has_minimum, is_finer_than_four_bit
-from goinfer.compiler.graph import Param
+from goinfer.compiler.graph_view import Param
 from goinfer.compiler.plan.arena import Lifetime, plan_arena
 from goinfer.compiler.plan.barriers import Access, place_barriers
 from goinfer.compiler.quant.formats import format_named

@@ -37,9 +37,10 @@ def pack(name: str, w: npt.NDArray[np.float32], out: npt.NDArray[np.uint8], stat
 @functools.cache
 def _functions() -> dict[str, Any] | None:
     """The compiled functions by format, with the memory they live in."""
+    from goinfer.codegen import cache
     from goinfer.codegen.host import compile_for_host
 
-    code = compile_for_host(_define)
+    code = compile_for_host(_define, f"quantise {cache.sources('compiler/quant')}")
     if code is None:
         return None
     signature = [ctypes.c_void_p, *[ctypes.c_int64] * 3, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]
