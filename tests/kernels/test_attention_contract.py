@@ -44,7 +44,7 @@ SHAPES = [(64, 3, 3), (64, 9, 3), (80, 4, 1), (96, 14, 2), (128, 16, 1), (256, 3
 def test_a_row_alone_in_a_chunk_and_split(target: str, kv: str, head_dim: int, n_heads: int, n_kv_heads: int) -> None:
     """At every ratio of heads: chunks of 27 rows across a block's end, each row alone, each row's blocks apart.
 
-    Seen red with: scores of a lone row by multiply and add instead of fma.
+    Seen red with: a rounding more in the scores of a lone row.
     """
     positions = list(range(500, 527))
     case = random_case(head_dim, kv, n_heads, n_kv_heads, positions)

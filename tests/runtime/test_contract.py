@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import goinfer
+from goinfer.bundle_format.kernel_abi import DOMAINS
 from goinfer.codegen.target import TARGETS
 from goinfer.runtime.cpu import cpu_flags
 from goinfer.runtime.kv_cache import SlotError
@@ -134,7 +135,7 @@ def test_long_lone_rows(bundle: Path, threads: int, max_rows: int) -> None:
     """Two contexts of two blocks, decoded together and alone: blocks go to all threads where there is room for
     their partials (max_rows blocks: none, those of one row, both), and each token is what one forward gives it.
 
-    Seen red with: the second row's partials over the first's; tiles for all blocks but the last.
+    Seen red with: the second row's partials over the first's; tiles for all blocks but the last; no row split.
     """
     with goinfer.load(bundle, threads=1) as model:
         ids = ids_of(model, 510)
@@ -147,6 +148,8 @@ def test_long_lone_rows(bundle: Path, threads: int, max_rows: int) -> None:
             batch = [(slot, [ids[n + step]]) for slot, n in zip(slots, lengths, strict=True)]
             got = model.engine.forward(batch, wanted="all").copy()
             assert_same_bytes(got, np.stack([w[n + step] for w, n in zip(want, lengths, strict=True)]))
+            tiles = model.engine._ctx["counts"][0, DOMAINS.index("att_tiles")]
+            assert tiles == {1: 1, 2: 3, 512: 4}[max_rows], "rows were split otherwise than there is room for"
         for step in range(5, 10):
             for slot, n, w in zip(slots, lengths, want, strict=True):
                 got = model.engine.forward([(slot, [ids[n + step]])], wanted="all").copy()

@@ -209,6 +209,17 @@ class Block:
         first = maximum(self.start, self.rows.oldest(row))
         return first < minimum(self.start + KV_BLOCK, self.rows.first + row + 1)
 
+    def after_keys(self, position: V) -> Ptr:
+        """What a lone row reads after the keys of a position's page: those of the next page, then the first values."""
+        following = self.rows.head_of(minimum(position + PAGE, self.hi - 1))
+        return choose(position + PAGE < self.hi, following, self.rows.head_of(self.lo) + self.shape.kv.values)
+
+    def after_values(self, position: V) -> Ptr:
+        """The same after values; after the last ones most likely the next KV head's keys of the same block."""
+        kv, following = self.shape.kv, self.rows.head_of(minimum(position + PAGE, self.hi - 1))
+        next_head = self.rows.head_of(self.lo) + kv.head_bytes
+        return choose(position + PAGE < self.hi, following + kv.values, next_head)
+
     def column(self, position: V) -> V:
         """Byte offset of a position in a line of scores."""
         return (position - self.start) * 4

@@ -5,7 +5,7 @@ it.
 """
 
 from goinfer.bundle_format.kernel_abi import PAGE
-from goinfer.codegen.dsl import Ptr, V, const, fma, for_, if_else, splat
+from goinfer.codegen.dsl import CACHE_LINE, Ptr, V, const, fma, for_, if_else, prefetch, splat
 from goinfer.codegen.kernels.attention_rows import SCORE_ROW, TILE_LINES, Block, copy_as_f32
 from goinfer.codegen.kernels.kv_cache import KEY_GROUP, KvLayout
 
@@ -28,7 +28,8 @@ def _lone(b: Block) -> None:
             keys = b.rows.head_of(loop.iv) + (place >> 4) * b.shape.kv.key_group_bytes
             keys = keys + (place & (KEY_GROUP - 1)) * b.shape.kv.width
             queries = b.rows.queries + lines.start * b.shape.query_bytes
-            sums = _dot_products(b, b.shape.kv, keys, queries, len(lines), vectors)
+            ahead = b.after_keys(loop.iv) + (place >> 4) * b.shape.kv.key_group_bytes
+            sums = _dot_products(b, b.shape.kv, keys, queries, len(lines), vectors, ahead)
             _store(b, loop.iv, b.scratch.scores + lines.start * SCORE_ROW, sums, vectors)
 
 
@@ -46,14 +47,23 @@ def _many(b: Block) -> None:
             _store(b, loop.iv, b.scratch.scores + tile.iv * SCORE_ROW, sums, vectors)
 
 
-def _dot_products(b: Block, kv: KvLayout, keys: Ptr, queries: Ptr, lines: int, vectors: int) -> list[V]:
-    """Query times key for some vectors of positions, ordered by line, then by vector; `kv` is how the keys lie."""
+def _dot_products(
+    b: Block, kv: KvLayout, keys: Ptr, queries: Ptr, lines: int, vectors: int, ahead: Ptr | None = None
+) -> list[V]:
+    """Query times key for some vectors of positions, ordered by line, then by vector; `kv` is how the keys lie.
+
+    While they are read, as many bytes from `ahead` on are asked for.
+    """
     lanes = b.shape.lanes
     zero = const(0.0, ("f32", lanes))
     offsets = [divmod(v * lanes, KEY_GROUP) for v in range(vectors)]
     with for_(0, kv.head_dim, carry=[zero] * (lines * vectors)) as loop:
         at = keys + loop.iv * (KEY_GROUP * kv.width)
         loaded = [kv.load(at + (group * kv.key_group_bytes + i * kv.width), lanes) for group, i in offsets]
+        if ahead is not None:
+            step = vectors * lanes * kv.width
+            for offset in range(0, step, CACHE_LINE):
+                prefetch(ahead + loop.iv * step + offset)
         query, out = queries + loop.iv * 4, []
         for line in range(lines):
             q = splat((query + line * b.shape.query_bytes).load("f32", 4), lanes)

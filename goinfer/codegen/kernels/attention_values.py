@@ -9,7 +9,22 @@ see it untouched.
 from dataclasses import dataclass
 
 from goinfer.bundle_format.kernel_abi import PAGE
-from goinfer.codegen.dsl import Ptr, V, const, fma, for_, i64, if_, if_else, maximum, minimum, select, splat
+from goinfer.codegen.dsl import (
+    CACHE_LINE,
+    Ptr,
+    V,
+    const,
+    fma,
+    for_,
+    i64,
+    if_,
+    if_else,
+    maximum,
+    minimum,
+    prefetch,
+    select,
+    splat,
+)
 from goinfer.codegen.kernels.attention_rows import SCORE_ROW, TILE_LINES, Block, copy_as_f32, whole_tiles
 from goinfer.codegen.kernels.kv_cache import KvLayout
 
@@ -31,7 +46,7 @@ def _lone(b: Block) -> None:
     """A lone row sees every position in [lo, hi). Its values are converted as they are loaded."""
     kv = b.shape.kv
     with for_(b.lo & -PAGE, b.hi, PAGE) as page:
-        values = _Values(kv, b.rows.head_of(page.iv) + kv.values, page.iv)
+        values = _Values(kv, b.rows.head_of(page.iv) + kv.values, page.iv, b.after_values(page.iv))
         _add_row(b, values, i64(0), (maximum(b.lo, page.iv), minimum(b.hi, page.iv + PAGE)))
 
 
@@ -52,11 +67,12 @@ def _many(b: Block) -> None:
 
 @dataclass(frozen=True)
 class _Values:
-    """Values of the positions from `start` on, laid out as `kv` says."""
+    """Values of the positions from `start` on, laid out as `kv` says; `ahead` is what to ask for meanwhile."""
 
     kv: KvLayout
     at: Ptr
     start: V
+    ahead: Ptr | None = None
 
 
 def _values_in_f32(b: Block, start: V, span: Span) -> _Values:
@@ -98,6 +114,10 @@ def _add_dimensions(b: Block, values: _Values, lines: tuple[V, int], span: Span,
     with for_(*span, carry=[p.load(("f32", lanes), 4) for p in places]) as loop:
         at = column + (loop.iv - values.start) * values.kv.value_row_bytes
         loaded = [values.kv.load(at + j * lanes * values.kv.width, lanes) for j in range(vectors)]
+        if values.ahead is not None:
+            soon = values.ahead + first * values.kv.width + (loop.iv - values.start) * values.kv.value_row_bytes
+            for offset in range(0, vectors * lanes * values.kv.width, CACHE_LINE):
+                prefetch(soon + offset)
         weight_at, sums = weights + b.column(loop.iv), []
         for i in range(size):
             weight = splat((weight_at + i * SCORE_ROW).load("f32", 4), lanes)
