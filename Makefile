@@ -25,7 +25,8 @@ gates: $(VENV)/.oracle
 	$(VENV)/bin/goinfer gate parity
 	$(VENV)/bin/goinfer gate fresh
 
-# How fast this machine runs the demo's model; `make bench ARGS="--synthetic 0.5b --vs llama.cpp same"` measures more.
+# How fast this machine runs the demo's model, beside the peers that are in .venv, and which numbers to reach are met.
+# Peers: .venv/bin/python -m pip install -e '.[peers]'. More: make bench ARGS="--requantise q4_0", ARGS="--sizes 135m,0.5b,1b,3b".
 bench: $(VENV)/.test
 	$(VENV)/bin/goinfer bench $(ARGS)
 

@@ -29,24 +29,25 @@ def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(scope="session")
-def tiny_bundle(tmp_path_factory: pytest.TempPathFactory, kernel_cache: None) -> Callable[[str, str, str], Path]:
-    """Path of a bundle for (family, variant, recipe), compiled from testdata/tiny for this machine's base target.
+def tiny_bundle(tmp_path_factory: pytest.TempPathFactory, kernel_cache: None) -> Callable[..., Path]:
+    """Path of a bundle for (family, variant, recipe, target), compiled from testdata/tiny; this machine's base target
+    where none is named.
 
     ("gguf", "mixed") is tests/mixed_gguf.py's file instead.
     """
     import goinfer
     from tests.mixed_gguf import write_mixed_gguf
 
-    made: dict[tuple[str, str, str], Path] = {}
+    made: dict[tuple[str, str, str, str], Path] = {}
     folder = tmp_path_factory.mktemp("bundles")
 
-    def make(family: str, variant: str, quant: str) -> Path:
-        key = (family, variant, quant)
+    def make(family: str, variant: str, quant: str, target: str | None = None) -> Path:
+        key = (family, variant, quant, target or native_target())
         if key not in made:
             made[key] = folder / ("-".join(key).replace("/", "-") + ".giw")
             mixed = family == "gguf"
             source = write_mixed_gguf(folder / f"{variant}.gguf") if mixed else TINY / family / variant
-            goinfer.prequant(source, made[key], quant=quant, targets=[native_target()])
+            goinfer.prequant(source, made[key], quant=quant, targets=[key[3]])
         return made[key]
 
     return make

@@ -1,150 +1,148 @@
-"""A run's results as a table for people and as JSON that stands on its own."""
+"""A run's results as JSON that stands on its own, and as a table for people that is made from that JSON."""
 
 import json
-import os
-import platform
-import subprocess
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
-from goinfer.bench.profile import table
-from goinfer.bench.rounds import Samples, Spread, as_dict, ratios
-from goinfer.bench.suite import Results
-from goinfer.version import VERSION
-
-FIRST = "goinfer"
-
-
-def text(results: Results) -> str:
-    """The table."""
-    facts = results.facts
-    lines = [
-        f"{facts['bundle']}: {facts['recipe']}, {facts['target']}, {facts['threads']} threads, kv {facts['kv']};"
-        f" {facts['rounds']} rounds: median (least..largest)",
-        f"machine: reads {results.read_gbs:.1f} GB/s, int8 dot products {results.dot_gmacs:.0f} GMAC/s;"
-        f" a token reads {results.work.bytes / 1e6:.1f} MB of weights, {results.work.products / 1e6:.0f} M products",
-        "",
-    ]
-    rows = [["work", "goinfer tok/s", "share of ceiling", *_peer_titles(results)]]
-    rows += [_rate_row(results, work, samples) for work, samples in results.rates.items()]
-    lines += _columns(rows)
-    lines += ["", *_second_lines(results), *_memory_lines(results)]
-    for title, parts in results.profiles.items():
-        lines += ["", *_columns(table(title, parts, results.read_gbs, results.dot_gmacs))]
-    lines += [f"not measured: {reason}" for reason in results.absent]
-    return "\n".join(lines)
+from goinfer.bench.bars import Data, Outcome, judge, rows, summary
+from goinfer.bench.place import place
+from goinfer.bench.profile import Line, table
+from goinfer.bench.rounds import Spread, as_dict
+from goinfer.bench.shares import shares
+from goinfer.bench.suite import OURS, Results
 
 
-def _peer_titles(results: Results) -> list[str]:
-    return [title for name in _peers(results) for title in (f"{name} tok/s", "ratio")]
-
-
-def _peers(results: Results) -> list[str]:
-    names = dict.fromkeys(name for samples in results.rates.values() for name in samples)
-    return [name for name in names if name != FIRST]
-
-
-def _rate_row(results: Results, work: str, samples: Samples) -> list[str]:
-    row = [work, Spread.of(samples[FIRST]).text(), share(results, work)]
-    for name in _peers(results):
-        if name in samples:
-            row += [Spread.of(samples[name]).text(), ratios(samples, FIRST, name).text(2)]
-        else:
-            row += ["", ""]
-    return row
-
-
-def share(results: Results, work: str) -> str:
-    """Of the read bandwidth for decoding one sequence, of the dot-product peak for a prefill of 128 and more."""
-    rate = Spread.of(results.rates[work][FIRST]).median
-    if work.startswith("decode at"):
-        return f"{results.work.bytes * rate / 1e9 / results.read_gbs:.0%} of reading"
-    if work.startswith("prefill") and int(work.split()[1]) >= 128:
-        return f"{results.work.row_products * rate / 1e9 / results.dot_gmacs:.0%} of dot products"
-    return ""
-
-
-def _second_lines(results: Results) -> list[str]:
-    lines = []
-    for work, samples in results.seconds.items():
-        parts = [f"{name} {Spread.of([1e3 * s for s in values]).text()} ms" for name, values in samples.items()]
-        others = [name for name in samples if name != FIRST]
-        parts += [f"ratio {ratios(samples, FIRST, name).text(2)}" for name in others]
-        lines.append(f"{work}: {', '.join(parts)}")
-    source = results.facts.get("source_bytes")
-    if source:
-        seconds = Spread.of(results.seconds["prequant"][FIRST]).median
-        lines[-1] += f", {source / 1e6 / seconds:.0f} MB/s of source"
-    return lines
-
-
-def _memory_lines(results: Results) -> list[str]:
-    if not results.memory:
-        return []
-    rest = results.memory["rss"] - results.work.bytes - results.memory["kv"]
-    return [
-        f"resident: {results.memory['rss'] / 1e6:.0f} MB at most, which is weights read + KV"
-        f" ({results.memory['kv'] / 1e6:.0f} MB) + {rest / 1e6:.0f} MB"
-    ]
-
-
-def _columns(rows: list[list[str]]) -> list[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
-def data(results: Results) -> dict[str, Any]:
-    """Everything, with the machine, the versions and the commit."""
-    return {
-        "machine": machine(), "versions": versions(), "commit": commit(), **results.facts,
-        "ceilings": {"read_gb_per_s": round(results.read_gbs, 2), "dot_gmac_per_s": round(results.dot_gmacs, 1)},
-        "token": vars(results.work),
-        "tokens_per_second": {work: as_dict(samples, FIRST) for work, samples in results.rates.items()},
-        "seconds": {work: as_dict(samples, FIRST) for work, samples in results.seconds.items()},
-        "profiles": {title: [vars(line) for line in lines] for title, lines in results.profiles.items()},
+def data(results: Results) -> Data:
+    """Everything, with the machine, the versions and the commit, and what it says about the bars."""
+    found: Data = {
+        **place(), **results.facts,
+        "ceilings": results.machine, "token": asdict(results.work),
+        "tokens_per_second": {work: _row(results, work) for work in results.rates},
+        "lower_targets": {target: _lower(results, target) for target in results.lower},
+        "seconds": {work: as_dict(samples, OURS) for work, samples in results.seconds.items()},
+        "profiles": {title: [asdict(line) for line in lines] for title, lines in results.profiles.items()},
         "memory": results.memory, "not_measured": results.absent,
     }  # fmt: skip
+    return {**found, "bars": [asdict(outcome) for outcome in judge(found)]}
 
 
-def as_json(results: Results) -> str:
-    """`data` as the text of a results file."""
-    return json.dumps(data(results), indent=1) + "\n"
+def _row(results: Results, work: str) -> dict[str, Any]:
+    samples, ceilings = results.rates[work], results.ceilings[work]
+    row = {**as_dict(samples, OURS), "ceilings": [float(f"{v:.5g}") for v in ceilings]}
+    taken = shares(results.work, work, samples[OURS], ceilings)
+    return {**row, "share": _share(*taken)} if taken else row
 
 
-def machine() -> dict[str, Any]:
-    """Processor, cores and memory, as far as the system says."""
-    name = platform.processor() or platform.machine()
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        name = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), name)
-    except OSError:
-        pass
-    return {
-        "processor": name, "cores": len(os.sched_getaffinity(0)), "system": f"{platform.system()} {platform.release()}",
-        "memory_gb": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9, 1),
-    }  # fmt: skip
+def _share(of: str, samples: list[float]) -> dict[str, Any]:
+    return {"of": of, "samples": [float(f"{v:.5g}") for v in samples], **Spread.of(samples).as_dict()}
 
 
-def versions() -> dict[str, str]:
-    """Of goinfer, Python, what makes the code, and the peers that are installed."""
-    out = {"goinfer": VERSION, "python": platform.python_version()}
-    for package in ("llvmlite", "xtc-mlir-python-bindings", "numpy", "llama-cpp-python", "openvino-genai"):
-        try:
-            out[package] = version(package)
-        except PackageNotFoundError:
-            continue
+def _lower(results: Results, target: str) -> dict[str, Any]:
+    """A lower target: its own dot products, its rates over the best target's, its shares of its own ceilings."""
+    found = results.lower[target]
+    out: dict[str, Any] = {"dot_loops": found["dot_loops"], "work": {}}
+    for work, samples in found["rates"].items():
+        taken = shares(results.work, work, samples[target], found["ceilings"][work])
+        out["work"][work] = {**as_dict(samples, target), **({"share": _share(*taken)} if taken else {})}
     return out
 
 
-def commit() -> str:
-    """The source's commit, with a + when files have changed; empty outside a checkout."""
-    folder = Path(__file__).parent
-    try:
-        head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=folder, capture_output=True, text=True,
-                              check=True).stdout.strip()  # fmt: skip
-        changed = subprocess.run(["git", "status", "--porcelain", "-uno"], cwd=folder, capture_output=True, text=True,
-                                 check=True).stdout.strip()  # fmt: skip
-    except (OSError, subprocess.CalledProcessError):
-        return ""
-    return head + "+" * bool(changed)
+def as_json(found: Data) -> str:
+    """The text of a results file."""
+    return json.dumps(found, indent=1) + "\n"
+
+
+def text(found: Data) -> str:
+    """The table, from `data` or a results file."""
+    lines = [*_head(found), "", *columns(_rate_rows(found)), ""]
+    lines += [*_second_lines(found), *_memory_lines(found), *_lower_lines(found)]
+    read, dots = found["ceilings"]["read_gb_per_s"], found["ceilings"]["dot_gmac_per_s"]
+    for title, parts in found["profiles"].items():
+        lines += ["", *columns(table(title, [Line(**part) for part in parts], read, dots))]
+    outcomes = [Outcome(**outcome) for outcome in found["bars"]]
+    lines += ["", *columns(rows(outcomes)), summary(outcomes)]
+    lines += [f"not measured: {reason}" for reason in found["not_measured"]]
+    return "\n".join(lines)
+
+
+def _head(found: Data) -> list[str]:
+    ceilings, token = found["ceilings"], found["token"]
+    best = {name: max(ceilings[name], key=ceilings[name].get) for name in ("readers", "dot_loops")}
+    return [
+        f"{found['bundle']['name']}: {found['recipe']}, {found['target']}, {found['threads']} threads,"
+        f" kv {found['kv']}; {found['rounds']} rounds: median (least..largest); ratios pair by pair",
+        f"machine: {found['machine']['processor']}, {found['machine']['cores']} cores",
+        f"ceilings: reads {ceilings['read_gb_per_s']:.1f} GB/s ({best['readers']});"
+        f" int8 dot products of {ceilings['target']} {ceilings['dot_gmac_per_s']:.0f} GMAC/s ({best['dot_loops']})",
+        f"a token reads {token['bytes'] / 1e6:.1f} MB of weights and makes {token['products'] / 1e6:.0f} M products;"
+        f" keys and values: {sum(size for _, size in token['kv']) / 1e3:.1f} kB a position",
+        *(f"{name} reads {peer['name']}: {peer['type']}, {peer['bytes'] / 1e6:.1f} MB"
+          for name, peer in found["peers"].items()),
+    ]  # fmt: skip
+
+
+def _rate_rows(found: Data) -> list[list[str]]:
+    peers = list(found["peers"])
+    table_rows = [["work", "goinfer tok/s", "share of ceiling", *(t for p in peers for t in (f"{p} tok/s", "ratio"))]]
+    for work, row in found["tokens_per_second"].items():
+        cells = [work, spread(row["rates"][OURS]), _share_text(row)]
+        for peer in peers:
+            there = peer in row["rates"]
+            cells += [spread(row["rates"][peer]), spread(row["ratios"][peer], 2)] if there else ["", ""]
+        table_rows.append(cells)
+    return table_rows
+
+
+def _share_text(row: dict[str, Any]) -> str:
+    share = row.get("share")
+    return f"{share['median']:.0%} of {share['of']}" if share else ""
+
+
+def spread(values: dict[str, float], digits: int | None = None) -> str:
+    """`median (low..high)` of a spread in a results file; digits as the size asks for, or as given."""
+    if digits is None:
+        digits = 0 if values["median"] >= 1000 else 1
+    return Spread(values["median"], values["low"], values["high"]).text(digits)
+
+
+def _second_lines(found: Data) -> list[str]:
+    lines = []
+    for work, row in found["seconds"].items():
+        parts = [f"{n} {spread({k: 1e3 * v for k, v in r.items()})} ms" for n, r in row["rates"].items()]
+        parts += [f"ratio to {name} {spread(ratio, 2)}" for name, ratio in row["ratios"].items()]
+        if work == "prequant" and found["source"]:
+            parts.append(f"{found['source']['bytes'] / 1e6 / row['rates'][OURS]['median']:.0f} MB/s of source")
+        if work == "open and verify":
+            parts.append(f"{found['bundle']['bytes'] / 1e6:.0f} MB")
+        lines.append(f"{work}: {', '.join(parts)}")
+    return lines
+
+
+def _memory_lines(found: Data) -> list[str]:
+    memory = found["memory"]
+    if not memory:
+        return []
+    rest = memory["rss"] - found["token"]["bytes"] - memory["kv"]
+    return [
+        f"resident: {memory['rss'] / 1e6:.0f} MB at most, which is weights read + KV"
+        f" ({memory['kv'] / 1e6:.0f} MB) + {rest / 1e6:.0f} MB"
+    ]
+
+
+def _lower_lines(found: Data) -> list[str]:
+    lines = []
+    for target, lower in found["lower_targets"].items():
+        parts = [
+            f"{work} {spread(row['rates'][target])} tok/s,"
+            f" {spread(row['ratios'][found['target']], 2)} of {found['target']}, {_share_text(row)}"
+            for work, row in lower["work"].items()
+        ]
+        lines.append(f"target {target} ({max(lower['dot_loops'].values()):.0f} GMAC/s): {'; '.join(parts)}")
+    return lines
+
+
+def columns(table_rows: list[list[str]]) -> list[str]:
+    """Cells in columns of equal width."""
+    widths = [max(len(row[i]) for row in table_rows) for i in range(len(table_rows[0]))]
+    return ["  ".join(c.ljust(width) for c, width in zip(row, widths, strict=True)).rstrip() for row in table_rows]
+

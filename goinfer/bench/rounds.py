@@ -1,12 +1,17 @@
 """Interleaved rounds: every arm is measured in turn, so that what changes on the machine changes for all of them."""
 
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 WARM_UPS = 1
 """Rounds that are run and thrown away: caches, page tables and clocks settle."""
+
+
+PAUSE = 0.02
+"""Seconds before every measurement: threads of the arm before it may spin for a while when their work is done."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,7 @@ def interleave(arms: Mapping[str, Callable[[], float]], rounds: int, warm_ups: i
     taken: Samples = {name: [] for name in arms}
     for i in range(warm_ups + rounds):
         for name, measure in arms.items():
+            time.sleep(PAUSE)
             value = measure()
             if i >= warm_ups:
                 taken[name].append(value)

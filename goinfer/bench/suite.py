@@ -1,6 +1,5 @@
 """One run of the benchmark: ceilings, then every piece of work on all arms in interleaved rounds, then processes."""
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -9,50 +8,66 @@ from typing import Any
 
 import numpy as np
 
-from goinfer.bench import process
+from goinfer.bench import ceilings
 from goinfer.bench.arms import CHUNK, PEERS, Arm, GoinferArm, open_peer
-from goinfer.bench.ceilings import STREAM_BYTES, Ceilings
-from goinfer.bench.profile import Line, profile
+from goinfer.bench.files import bundle_facts, gguf_facts
+from goinfer.bench.outside import measure_outside
+from goinfer.bench.profile import Line, NoClock, profile
 from goinfer.bench.rounds import Samples, interleave
+from goinfer.bench.shares import STEPS
 from goinfer.bench.work import Work, work_of
 from goinfer.bundle_format.errors import UsageError
 from goinfer.bundle_format.plan import Plan
 from goinfer.bundle_format.reader import Bundle
+from goinfer.codegen.target import TARGETS
+from goinfer.runtime.cpu import cpu_flags, usable
 
 PREFILLS = (1, 16, 128, 512, 2048)
 CONTEXTS = (16, 512, 4096)
 BATCHES = (1, 2, 4, 8, 16)
-STEPS = 32
-"""Tokens of a decode measurement."""
+OURS = "goinfer"
+_CEILING = "ceiling"
+"""The arm that measures what the machine can do in the same round."""
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to measure. `peers` are (name, file) pairs."""
+    """What to measure. `peers` are (name, file) pairs; `absent` says why others are not here.
+
+    `source` is the file that the bundle was compiled from in this run, `shape` the name of its random weights' shape.
+    """
 
     bundle: Path
     threads: int
     rounds: int
     peers: Sequence[tuple[str, Path]] = ()
+    absent: Sequence[str] = ()
     prefills: Sequence[int] = PREFILLS
     contexts: Sequence[int] = CONTEXTS
     batches: Sequence[int] = BATCHES
     source: Path | None = None
+    shape: str | None = None
     target: str | None = None
+    lower_targets: bool = True
+    prequant: bool = True
     profile: bool = False
 
 
 @dataclass
 class Results:
-    """Everything measured. Rates are tokens/s, one number a round and arm."""
+    """Everything measured. Rates are tokens/s, one number a round and arm; `ceilings` has one a round beside them.
+
+    `lower` holds, for each other target that this machine runs, its ceilings and its rates beside the best target's.
+    """
 
     facts: dict[str, Any]
     work: Work
-    read_gbs: float
-    dot_gmacs: float
+    machine: dict[str, Any]
     rates: dict[str, Samples] = field(default_factory=dict)
+    ceilings: dict[str, list[float]] = field(default_factory=dict)
+    lower: dict[str, dict[str, Any]] = field(default_factory=dict)
     seconds: dict[str, Samples] = field(default_factory=dict)
     memory: dict[str, int] = field(default_factory=dict)
     profiles: dict[str, list[Line]] = field(default_factory=dict)
@@ -60,43 +75,160 @@ class Results:
 
 
 def run(request: Request, say: Say) -> Results:
-    """Measure. A peer that is not installed or refuses its file is reported as absent."""
-    context = max([*request.prefills, *(c + STEPS for c in request.contexts), 64])
-    say("ceilings of the machine")
-    ceilings = Ceilings()
-    arms, absent = _open_arms(request, context)
-    try:
-        ours = arms[0]
-        assert isinstance(ours, GoinferArm)
-        engine = ours.model.engine
-        context = min(context, engine.context)
-        results = Results(
-            {"target": engine.target, "threads": request.threads, "kv": engine.kv, "bundle": request.bundle.name,
-             "recipe": ours.model.bundle.manifest["recipe"], "layers": engine.plan.n_layers,
-             "hidden": engine.plan.hidden, "vocabulary": engine.vocab, "rounds": request.rounds},
-            work_of(engine.plan), ceilings.read_bandwidth(request.threads, STREAM_BYTES),
-            ceilings.dot_peak(request.threads), absent=absent,
-        )  # fmt: skip
-        _measure_models(request, arms, ours, context, results, say)
+    """Measure. A peer that refuses its file is reported as absent, and the rest is measured without it."""
+    say("opening the models")
+    with _Run(request, say) as measuring:
+        measuring.models()
+        if request.lower_targets and request.target is None:
+            measuring.lower_targets()
         if request.profile:
-            _profile(request, ours, results, say)
-    finally:
-        for arm in arms:
-            arm.close()
-    _measure_processes(request, {arm.name for arm in arms}, results, say)
+            try:
+                measuring.profiles()
+            except NoClock as error:
+                measuring.results.absent.append(str(error))
+        results = measuring.results
+    measure_outside(request, results, say)
     return results
 
 
-def _open_arms(request: Request, context: int) -> tuple[list[Arm], list[str]]:
-    maximum = _at_most(request.bundle, context)
-    arms: list[Arm] = [GoinferArm(request.bundle, request.threads, maximum, target=request.target)]
-    absent = [f"{name}: not asked for (--vs {name} MODEL.gguf)" for name in PEERS if name not in dict(request.peers)]
-    for name, path in request.peers:
+class _Run:
+    """Loaded arms and what was measured of them. Closes the arms at the end of its block."""
+
+    def __init__(self, request: Request, say: Say) -> None:
+        self._request, self._say = request, say
+        self._rng = np.random.default_rng(0)
+        wanted = max([*request.prefills, *(c + STEPS + 2 for c in request.contexts), 64])
+        self._context = _at_most(request.bundle, wanted)
+        self._ours = GoinferArm(request.bundle, request.threads, self._context, target=request.target)
+        self._arms: list[Arm] = [self._ours]
+
+    def __enter__(self) -> "_Run":
         try:
-            arms.append(open_peer(name, path, request.threads, maximum))
-        except UsageError as error:
-            absent.append(str(error))
-    return arms, absent
+            absent = self._open_peers()
+            self._say("ceilings of the machine")
+            engine = self._ours.model.engine
+            compiled = ceilings.Ceilings(TARGETS.get(engine.target))
+            self._meter = ceilings.Meter(compiled, self._request.threads, ceilings.STREAM_BYTES)
+            self.results = Results(self._facts(), work_of(engine.plan, engine.kv), {}, absent=absent)
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.results.machine = self._meter.as_dict()
+        self._close()
+
+    def _close(self) -> None:
+        for arm in self._arms:
+            arm.close()
+
+    def _open_peers(self) -> list[str]:
+        absent = list(self._request.absent)
+        for name, path in self._request.peers:
+            try:
+                self._arms.append(open_peer(name, path, self._request.threads, self._context))
+            except UsageError as error:
+                absent.append(str(error))
+        said = [*dict(self._request.peers), *(reason.split(":")[0] for reason in absent)]
+        return [*absent, *(f"{name}: not asked for (--vs {name} MODEL.gguf)" for name in PEERS if name not in said)]
+
+    def _facts(self) -> dict[str, Any]:
+        request, engine = self._request, self._ours.model.engine
+        present = {arm.name for arm in self._arms}
+        return {
+            "target": engine.target, "threads": request.threads, "kv": engine.kv, "shape": request.shape,
+            "bundle": bundle_facts(request.bundle), "recipe": self._ours.model.bundle.manifest["recipe"],
+            "layers": engine.plan.n_layers, "hidden": engine.plan.hidden, "vocabulary": engine.vocab,
+            "rounds": request.rounds, "source": None if request.source is None else gguf_facts(request.source),
+            "peers": {name: gguf_facts(path) for name, path in request.peers if name in present},
+        }  # fmt: skip
+
+    def _ids(self, n: int) -> list[int]:
+        """New ones for every measurement: a peer may remember a prompt that it has seen."""
+        return [int(i) for i in self._rng.integers(100, min(self._ours.model.engine.vocab, 30000), n)]
+
+    def models(self) -> None:
+        """Prefill, decode and batches, each beside the ceiling that bounds it."""
+        request = self._request
+        for n in self._that_fit("prefill", request.prefills, 0):
+            self._measure(f"prefill {n}", {arm.name: partial(self._prefill, arm, n) for arm in self._arms})
+        for n in self._that_fit("decode at", request.contexts, STEPS + 1):
+            self._say(f"a context of {n}")
+            for arm in self._arms:
+                arm.hold(self._ids(n))
+            self._measure(f"decode at {n}", {arm.name: partial(_decode, arm) for arm in self._arms})
+            for arm in self._arms:
+                arm.release()
+        for n in request.batches:
+            self._measure(f"decode, batch of {n}", {OURS: partial(self._batch, n)})
+
+    def _that_fit(self, work: str, lengths: Sequence[int], more: int) -> list[int]:
+        """The lengths that the model holds with `more` tokens after them; the others are said."""
+        for n in (n for n in lengths if n + more > self._context):
+            self.results.absent.append(f"{work} {n}: the model holds {self._context} positions")
+        return [n for n in lengths if n + more <= self._context]
+
+    def _measure(self, name: str, work: dict[str, Callable[[], float]]) -> None:
+        self._say(name)
+        ceiling = self._meter.dots if name.startswith("prefill") else self._meter.read
+        samples = interleave({_CEILING: ceiling, **work}, self._request.rounds)
+        self.results.ceilings[name] = samples.pop(_CEILING)
+        self.results.rates[name] = samples
+
+    def _prefill(self, arm: Arm, n: int) -> float:
+        """Tokens a second."""
+        return n / arm.prefill(self._ids(n))
+
+    def _batch(self, n: int) -> float:
+        return n * STEPS / self._ours.batch(n, STEPS)
+
+    def lower_targets(self) -> None:
+        """The bundle's other targets that this machine runs, beside the best, at one prefill and one decode."""
+        manifest = self._ours.model.bundle.manifest["targets"]
+        best = self._ours.model.engine.target
+        for target in usable(manifest, cpu_flags(), TARGETS[best].arch if best in TARGETS else ""):
+            if target != best and target in TARGETS:
+                self._say(f"target {target}")
+                self._lower(target, best)
+
+    def _lower(self, target: str, best: str) -> None:
+        rows = min(CHUNK, self._context)
+        compiled = ceilings.Ceilings(TARGETS[target])
+        rates = compiled.dot_rates(self._request.threads)
+        arm = GoinferArm(self._request.bundle, self._request.threads, self._context, target=target)
+        try:
+            arms = {best: self._ours, target: arm}
+            prefill = {name: partial(self._prefill, each, rows) for name, each in arms.items()}
+            peak = {_CEILING: lambda: compiled.dots(self._request.threads, ceilings.best(rates))}
+            samples = {f"prefill {rows}": interleave({**prefill, **peak}, self._request.rounds)}
+            for each in arms.values():
+                each.hold(self._ids(16))
+            decode = {name: partial(_decode, each) for name, each in arms.items()}
+            samples["decode at 16"] = interleave({**decode, _CEILING: self._meter.read}, self._request.rounds)
+            self._ours.release()
+        finally:
+            arm.close()
+        self.results.lower[target] = {
+            "dot_loops": {f"{n} chains": round(rate, 1) for n, rate in rates.items()},
+            "ceilings": {work: taken.pop(_CEILING) for work, taken in samples.items()}, "rates": samples,
+        }  # fmt: skip
+
+    def profiles(self) -> None:
+        """One prefill of the most rows that one forward takes, and a decode at the shortest context."""
+        self._say("profiles")
+        ours, engine = self._ours, self._ours.model.engine
+        context, rows = min(self._request.contexts, default=16), min(CHUNK, engine.max_rows)
+
+        def prefill(ready: Callable[[], None]) -> float:
+            ready()
+            return ours.prefill(self._ids(rows))
+
+        self.results.profiles[f"prefill {rows}"] = profile(engine, prefill, 1, rows, 0)
+        ours.hold(self._ids(context))
+        decode = profile(engine, lambda go: ours.decode(STEPS, go), STEPS, 1, context + 1 + (STEPS - 1) / 2)
+        self.results.profiles[f"decode at {context}"] = decode
+        ours.release()
 
 
 def _at_most(bundle: Path, wanted: int) -> int:
@@ -105,82 +237,6 @@ def _at_most(bundle: Path, wanted: int) -> int:
         return min(wanted, Plan.from_bytes(opened.section("plan")).max_context)
 
 
-def _measure_models(
-    request: Request, arms: list[Arm], ours: GoinferArm, context: int, results: Results, say: Say
-) -> None:
-    rng = np.random.default_rng(0)
-
-    def ids(n: int) -> list[int]:
-        """New ones for every measurement: a peer may remember a prompt that it has seen."""
-        return [int(i) for i in rng.integers(100, min(results.facts["vocabulary"], 30000), n)]
-
-    def measure(name: str, work: dict[str, Callable[[], float]]) -> None:
-        say(name)
-        results.rates[name] = interleave(work, request.rounds)
-
-    for n in (n for n in request.prefills if n <= context):
-        measure(f"prefill {n}", {arm.name: partial(_prefill, arm, n, ids) for arm in arms})
-    for n in (n for n in request.contexts if n + STEPS <= context):
-        measure(f"decode at {n}", {arm.name: partial(_decode, arm, n, ids) for arm in arms})
-    for n in request.batches:
-        measure(f"decode, batch of {n}", {ours.name: partial(_batch, ours, n)})
-
-
-def _profile(request: Request, ours: GoinferArm, results: Results, say: Say) -> None:
-    """One prefill of the most rows that one forward takes, and a decode at the shortest context."""
-    say("profiles")
-    engine, context, rows = ours.model.engine, min(request.contexts, default=16), min(CHUNK, ours.model.engine.max_rows)
-    prompt = [100 + i % 100 for i in range(max(rows, context))]
-    results.profiles = {
-        f"prefill {rows}": profile(engine, lambda _: ours.prefill(prompt[:rows]), 1, rows),
-        f"decode at {context}": profile(engine, lambda go: ours.decode(prompt[:context], STEPS, go), STEPS, 1),
-    }
-
-
-def _prefill(arm: Arm, n: int, ids: Callable[[int], list[int]]) -> float:
+def _decode(arm: Arm) -> float:
     """Tokens a second."""
-    return n / arm.prefill(ids(n))
-
-
-def _decode(arm: Arm, n: int, ids: Callable[[int], list[int]]) -> float:
-    return STEPS / arm.decode(ids(n), STEPS)
-
-
-def _batch(arm: GoinferArm, n: int) -> float:
-    return n * STEPS / arm.batch(n, STEPS)
-
-
-def _measure_processes(request: Request, present: set[str], results: Results, say: Say) -> None:
-    say("processes")
-    starts = {"goinfer": process.first_token(request.bundle, request.threads, request.target)}
-    for name, path in request.peers:
-        if name == "llama.cpp" and name in present:
-            starts[name] = process.first_token_llama_cpp(path, request.threads)
-    results.seconds["start to first token"] = interleave(starts, request.rounds)
-    opening = {"goinfer": lambda: _open_and_verify(request.bundle)}
-    results.seconds["open and verify"] = interleave(opening, request.rounds)
-    results.memory = process.memory(request.bundle, request.threads, request.target)
-    if request.source is not None:
-        say("prequant")
-        results.seconds["prequant"] = interleave({"goinfer": lambda: _prequant(request)}, 3)
-        results.facts["source_bytes"] = request.source.stat().st_size
-
-
-def _open_and_verify(bundle: Path) -> float:
-    started = time.perf_counter()
-    with Bundle.open(bundle, "full"):
-        return time.perf_counter() - started
-
-
-def _prequant(request: Request) -> float:
-    """With the kernels already in the object cache after the warm-up round."""
-    import goinfer
-
-    out = request.bundle.with_suffix(".bench.giw")
-    assert request.source is not None
-    started = time.perf_counter()
-    try:
-        goinfer.prequant(request.source, out, quant="int4")
-        return time.perf_counter() - started
-    finally:
-        out.unlink(missing_ok=True)
+    return STEPS / arm.decode(STEPS)

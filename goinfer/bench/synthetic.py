@@ -45,10 +45,17 @@ SHAPES = {
 """Sizes of SmolLM2 135M, Qwen2.5 0.5B, Llama 3.2 1B and 3B, and Llama 2 7B."""
 
 
+_BAND = 65521
+"""Blocks in the band of random codes that all weights are made of."""
+
+_SIZES = {"Q4_0": 18, "Q8_0": 34}
+"""Bytes of a block of 32 weights."""
+
+
 def shape_named(name: str) -> Shape:
     """A known shape. Raises UsageError listing them otherwise."""
     if name not in SHAPES:
-        raise UsageError(f"--synthetic {name}: unknown shape: use one of {', '.join(SHAPES)}")
+        raise UsageError(f"shape {name}: unknown: use one of {', '.join(SHAPES)}")
     return SHAPES[name]
 
 
@@ -70,9 +77,9 @@ def write_gguf(path: Path, shape: Shape) -> Path:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
-    rng = np.random.default_rng(0)
+    codes = _Codes()
     for name, dims, kind in tensors:
-        writer.write_tensor_data(_values(rng, name, dims, kind))
+        writer.write_tensor_data(codes.values(name, dims, kind))
     writer.close()
     return path
 
@@ -97,20 +104,32 @@ def _tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...], str]]:
         yield "output.weight", (shape.vocab, shape.hidden), "Q8_0"
 
 
-def _values(rng: np.random.Generator, name: str, dims: tuple[int, ...], kind: str) -> np.ndarray:
-    """Norms of one, biases of zero, blocks of random codes with one scale: about 1 / sqrt(columns) a weight."""
-    if kind == "F32":
-        return np.full(dims, 0.0 if name.endswith("bias") else 1.0, np.float32)
-    size = {"Q4_0": 18, "Q8_0": 34}[kind]
-    spread = {"Q4_0": 4.6, "Q8_0": 74.0}[kind]  # of uniform codes
-    blocks = rng.integers(0, 256, (dims[0], dims[1] // 32, size), dtype=np.uint8)
-    blocks[blocks == 128] = 0  # int8 formats end at -127
-    blocks[..., :2] = np.array([1 / (spread * np.sqrt(dims[1]))], np.float16).view(np.uint8)
-    return blocks.reshape(dims[0], -1)
+class _Codes:
+    """Blocks of random codes with one scale: about 1 / sqrt(columns) a weight.
+
+    One band of _BAND random blocks is repeated, for every tensor from another place on: drawing billions of codes would
+    take minutes, and no kernel's speed depends on their values. _BAND is a prime, so rows do not start alike.
+    """
+
+    def __init__(self) -> None:
+        self._rng = np.random.default_rng(0)
+        self._bands = {kind: self._rng.integers(0, 256, (_BAND, size), np.uint8) for kind, size in _SIZES.items()}
+        for band in self._bands.values():
+            band[band == 128] = 0  # int8 formats end at -127
+
+    def values(self, name: str, dims: tuple[int, ...], kind: str) -> np.ndarray:
+        """The stored bytes of a tensor, [rows, bytes of a row]; norms are ones and biases zeros, in float32."""
+        if kind == "F32":
+            return np.full(dims, 0.0 if name.endswith("bias") else 1.0, np.float32)
+        spread = {"Q4_0": 4.6, "Q8_0": 74.0}[kind]  # of uniform codes
+        band = np.roll(self._bands[kind], int(self._rng.integers(_BAND)), axis=0)
+        band[:, :2] = np.array([1 / (spread * np.sqrt(dims[1]))], np.float16).view(np.uint8)
+        return np.resize(band, (dims[0], dims[1] // 32 * _SIZES[kind]))
 
 
 def _add_facts(writer: Any, shape: Shape) -> None:
     writer.add_name("synthetic")
+    writer.add_file_type(2)  # mostly Q4_0; OpenVINO GenAI refuses a file without it
     writer.add_context_length(shape.context)
     writer.add_embedding_length(shape.hidden)
     writer.add_block_count(shape.layers)

@@ -23,8 +23,9 @@ N_POINTERS = 12
 N_INTS = 10
 N_FLOATS = 8
 
-DOMAINS = ("rows", "wanted", "att_tiles", "fixed")
-"""What a step's tiles are counted over: rows of the forward, rows whose logits are wanted, attention tiles, or 1."""
+DOMAINS = ("rows", "wanted", "logits", "greedy", "att_tiles", "att_wanted", "fixed")
+"""What a step's tiles are counted over: rows of the forward, rows that somebody wants a result of (their logits, or
+their greedy token alone), attention tiles of all rows or of the wanted ones, or 1."""
 
 STEP = np.dtype(
     {
@@ -48,11 +49,14 @@ CTX = np.dtype(
             ("<i8", len(DOMAINS)), "<u8", "<i8", "<i8", "<u8", "<i8", "<u8", "<u8", "<u8",
             "<u8", "<i8", "<i8", "<u8", "<i8", "<i8",
         ],
-        "offsets": [0, 32, 40, 48, 56, 64, 72, 80, 88, 96, 104, 112, 120, 192, 256],
+        "offsets": [0, 56, 64, 72, 80, 88, 96, 104, 112, 120, 128, 136, 144, 192, 256],
         "itemsize": 320,
     }
 )  # fmt: skip
 """Shared state of a forward. `done` (tiles finished) and `generation` have cache lines of their own."""
+
+PROFILE = np.dtype([("ticks", "<i8"), ("waiting", "<i8")])
+"""Counters of one step, an array of which `profile` points to (0: off): thread 0's ticks, and those it only waited."""
 
 SEMAPHORE_BYTES = 64
 """Distance between two workers' semaphores; a POSIX sem_t is at most 32 bytes on the supported systems."""
@@ -78,7 +82,7 @@ ATTENTION_TILE_FIELDS = 4
 """i32 of an attention tile: first row, rows, block of the context or -1 for all of it, where its partials lie."""
 
 
-MATMUL_KINDS = ("matmul", "matmul_gated")
+MATMUL_KINDS = ("matmul", "matmul_gated", "matmul_best")
 """Kernel kinds whose operand 0 is a packed matrix that every row meets."""
 
 

@@ -78,7 +78,8 @@ class Step:
 
     kernel: symbol, with `{kv}` standing for the KV precision chosen at load.
     operands: "buf:x", "weight:x", "io:x", "rope:x" (cos|sin table), "pages:group" (page table), "none".
-    ints: numbers, or "kv:<layer>" (byte offset of the layer inside a page) or "max_pages".
+    ints: numbers, or "kv:<layer>" (byte offset of the layer inside a page), "max_pages", or "choices" (how many ids a
+    greedy token is chosen from).
     tiles: units * ceil(count of `domain` / row_tile). barrier: a later step reads what this one writes.
     """
 

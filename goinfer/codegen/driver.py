@@ -29,6 +29,7 @@ from goinfer.codegen.dsl import (
     intrinsic,
     maximum,
     minimum,
+    pointer,
     select,
     while_,
 )
@@ -107,20 +108,22 @@ def _steps(target: Target, ctx: Ptr, thread: V) -> None:
     counters = _field(ctx, abi.CTX, "counters").load_ptr()
     threads = _ctx(ctx, "threads")
     end = _ctx(ctx, "step_end")
+    profile = select(thread.eq(0), _ctx(ctx, "profile"), i64(0))
     with for_(_ctx(ctx, "step_begin"), end, carry=[i64(0), i64(0)]) as loop:
         due, own = loop.args
         step = table + loop.iv * abi.STEP.itemsize
-        started = _start_clock(ctx, thread)
+        started = _clock_if(profile)
         tiles = _tile_count(ctx, step)
         due = due + tiles
         own = own + _claim_tiles(ctx, step, counters + loop.iv * 8, base, tiles, thread)
         last = (loop.iv + 1).eq(end)
         wanted = _field(step, abi.STEP, "barrier").load("i32", 4).ne(0)
         barrier = (last | wanted) & (threads > 1)
+        worked = _clock_if(profile)
         with if_(barrier):
             _report(ctx, own)
             _wait(target, ctx, base, due)
-        _stop_clock(ctx, thread, loop.iv, started)
+        _count_ticks(profile, loop.iv, started, worked)
         loop.next(due, select(barrier, i64(0), own))
 
 
@@ -187,26 +190,28 @@ def _pause(target: Target) -> None:
         intrinsic("llvm.aarch64.hint", None, i32(1))
 
 
-def _start_clock(ctx: Ptr, thread: V) -> V:
-    """Cycle counter at the start of a step, 0 where profiling is off."""
-    return _clock_if(ctx, thread)
+def clock() -> V:
+    """Ticks of the processor's counter; LLVM makes it 0 on aarch64, whose counter programs may not read."""
+    return intrinsic("llvm.readcyclecounter", "i64")
 
 
-def _stop_clock(ctx: Ptr, thread: V, index: V, started: V) -> None:
-    """Add the cycles of a step to its profile slot (thread 0 only, and only when a profile is asked for)."""
-    profile = _ctx(ctx, "profile")
-    with if_(profile.ne(0) & thread.eq(0)):
-        slot = _field(ctx, abi.CTX, "profile").load_ptr() + index * 8
-        slot.store(slot.load("i64", 8) + (intrinsic("llvm.readcyclecounter", "i64") - started), 8)
+def _count_ticks(profile: V, index: V, started: V, worked: V) -> None:
+    """Add a step's ticks, and those of them after `worked`, to its two counters; profile 0 means that it is off."""
+    with if_(profile.ne(0)):
+        slot = pointer(profile) + index * abi.PROFILE.itemsize
+        now = clock()
+        for name, since in (("ticks", started), ("waiting", worked)):
+            counter = _field(slot, abi.PROFILE, name)
+            counter.store(counter.load("i64", 8) + (now - since), 8)
 
 
-def _clock_if(ctx: Ptr, thread: V) -> V:
+def _clock_if(profile: V) -> V:
+    """The clock, 0 where profiling is off."""
     from goinfer.codegen.dsl import ir, scf, ty
 
-    wanted = _ctx(ctx, "profile").ne(0) & thread.eq(0)
-    op = scf.IfOp(wanted.v, [ty("i64")], has_else=True)
+    op = scf.IfOp(profile.ne(0).v, [ty("i64")], has_else=True)
     with ir.InsertionPoint(op.then_block):
-        scf.YieldOp([intrinsic("llvm.readcyclecounter", "i64").v])
+        scf.YieldOp([clock().v])
     with ir.InsertionPoint(op.else_block):
         scf.YieldOp([i64(0).v])
     return V(op.results[0], "i64")

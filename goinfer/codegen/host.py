@@ -37,18 +37,24 @@ class HostCode:
 
 def host_target() -> Target | None:
     """The plainest target of this machine's architecture, None if the machine lacks what it needs."""
-    for target in TARGETS.values():
-        if target.arch == platform.machine():
-            return target if set(target.needs) <= cpu_flags() else None
-    return None
+    target = next((t for t in TARGETS.values() if t.arch == platform.machine()), None)
+    return target if target is not None and runs_here(target) else None
 
 
-def compile_for_host(define: Callable[[Any, Target], None], key: str | None = None) -> HostCode | None:
+def runs_here(target: Target) -> bool:
+    """Whether this machine has the target's architecture and CPU features."""
+    return target.arch == platform.machine() and set(target.needs) <= cpu_flags()
+
+
+def compile_for_host(
+    define: Callable[[Any, Target], None], key: str | None = None, wanted: Target | None = None
+) -> HostCode | None:
     """The functions that `define(module, target)` adds to an MLIR module; None where this machine cannot run them.
 
+    They are compiled for `wanted`, or else for the plainest target.
     key: covers what `define` does, in a word: code under the same key is taken from the cache.
     """
-    target = host_target()
+    target = host_target() if wanted is None else wanted if runs_here(wanted) else None
     if target is None:
         return None
     try:

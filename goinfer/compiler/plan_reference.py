@@ -57,7 +57,7 @@ class Tape:
     keys: dict[int, F32] = field(default_factory=dict)
     values: dict[int, F32] = field(default_factory=dict)
     logits: F32 | None = None
-    argmax: NDArray[np.int32] | None = None
+    greedy: NDArray[np.int32] | None = None
 
     def rows(self, operand: str) -> F32:
         """An operand's f32 rows."""
@@ -260,12 +260,20 @@ def _add(p: PlanReference, s: Step, a: Attrs, t: Tape) -> None:
     t.put(s.operands[0], t.rows(s.operands[0]) + t.rows(s.operands[1]))
 
 
+def _keep_rows(p: PlanReference, s: Step, a: Attrs, t: Tape) -> None:
+    """Every row of a tape is wanted."""
+
+
 def _scale(p: PlanReference, s: Step, a: Attrs, t: Tape) -> None:
     t.put(s.operands[0], t.rows(s.operands[0]) * np.float32(s.floats[0]))
 
 
+def _greedy(p: PlanReference, s: Step, a: Attrs, t: Tape) -> None:
+    """A tape wants logits, so nothing is greedy on it."""
+
+
 def _argmax(p: PlanReference, s: Step, a: Attrs, t: Tape) -> None:
-    t.argmax = kernels.argmax(t.rows(s.operands[0]))
+    t.greedy = kernels.argmax(t.rows(s.operands[0]))
 
 
 _MEANING: dict[str, Callable[[PlanReference, Step, Attrs, Tape], None]] = {
@@ -280,7 +288,10 @@ _MEANING: dict[str, Callable[[PlanReference, Step, Attrs, Tape], None]] = {
     "softcap": _softcap,
     "add": _add,
     "scale": _scale,
+    "keep_rows": _keep_rows,
     "argmax": _argmax,
+    "matmul_best": _greedy,
+    "best_of": _greedy,
 }
 
 
@@ -288,6 +299,8 @@ def outputs(kind: str, attrs: Attrs, step: Step) -> list[str]:
     """Operands that a step writes, the main one first; keys and values are "kv:<layer>"."""
     if kind == "norm":
         return [step.operands[2], *([step.operands[0]] if attrs["add"] != "none" else [])]
+    if kind in ("matmul_best", "best_of"):
+        return []
     if kind == "qkv_post":
         return [step.operands[1], str(step.ints[2])]
     return [step.operands[_TARGET[kind]]]
@@ -295,5 +308,5 @@ def outputs(kind: str, attrs: Attrs, step: Step) -> list[str]:
 
 _TARGET = {
     "embed": 2, "quantise": 1, "matmul": 2, "matmul_gated": 2, "attention": 1, "gate_act": 1, "softcap": 0, "add": 0,
-    "scale": 0, "argmax": 1,
+    "scale": 0, "keep_rows": 0, "argmax": 1,
 }  # fmt: skip

@@ -46,9 +46,9 @@ def native_against_graph(model: Any, built: BuiltModel, ids: Sequence[int]) -> l
 
     def after(step: Any, kind: str, attrs: Mapping[str, Any]) -> None:
         for part, name in enumerate(outputs(kind, dict(attrs), step)):
-            key = (step.name.removesuffix(".wanted"), "sum" if kind == "norm" and part else "")
+            key = (step.name, "sum" if kind == "norm" and part else "")
             key = ("", step.name) if kind == "matmul" and attrs["epilogue"] == "add" else key
-            if key not in wanted or name.startswith(("kv:", "io:argmax")):
+            if key not in wanted or name.startswith(("kv:", "io:greedy")):
                 continue
             scale = np.float32(step.floats[1]) if kind == "qkv_post" else np.float32(1)
             target = wanted[key] * scale

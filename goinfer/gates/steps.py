@@ -64,6 +64,7 @@ def check_steps(model: Any, ids: Sequence[int]) -> list[StepFigures]:
     """
     checker = _Checker(model.engine, ids)
     run_by_step(model.engine, ids, checker.after, checker.before, checker.started)
+    checker.greedy(ids)
     return checker.figures
 
 
@@ -82,6 +83,16 @@ class _Checker:
         """Which slot holds the keys and values."""
         self.slot = slot
 
+    def greedy(self, ids: Sequence[int]) -> None:
+        """The steps that only greedy forwards run, together: their token after the prompt against the reference's."""
+        assert self.tape.logits is not None
+        with self.engine.new_slot() as slot:
+            token = int(self.engine.greedy([(slot, ids)])[0])
+        wrong = token != kernels.argmax(self.tape.logits[-1:])[0]
+        for step in self.plan.steps:
+            if step.domain == "greedy":
+                self._note(step, "token", float(wrong), 0.0, [self.rows - 1])
+
     def before(self, step: Step, kind: str, attrs: Any) -> None:
         """The reference's step, on what the native program has."""
         self.noise = self.reference.magnitude(step, self.tape) if kind == "matmul" else None
@@ -96,10 +107,10 @@ class _Checker:
         """Compare one output, then put the native one on the tape for the steps that follow."""
         if name.startswith("kv:"):
             self._check_kv(step, int(name.removeprefix("kv:")))
-        elif name == "io:argmax":
-            native = self.engine.program.inputs["argmax"][: self.rows]
-            wrong = np.flatnonzero(native != self.tape.argmax)
-            self._note(step, "argmax", float(len(wrong)), 0.0, wrong)
+        elif name == "io:greedy":
+            native = self.engine.program.inputs["greedy"][: self.rows]
+            wrong = np.flatnonzero(native != self.tape.greedy)
+            self._note(step, "token", float(len(wrong)), 0.0, wrong)
         else:
             wanted = self.tape.logits if name == "io:logits" else self.tape.buffers[name.removeprefix("buf:")]
             assert wanted is not None

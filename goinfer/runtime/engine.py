@@ -175,6 +175,19 @@ class Engine:
         with self.exclusive():
             return self._run(batch, wanted, None)
 
+    def greedy(self, batch: Sequence[tuple[Slot, Sequence[int]]], choices: int | None = None) -> np.ndarray:
+        """Append tokens to slots; the likeliest next token of each entry, int32 [entries], without logits.
+
+        `choices`: how many ids, from 0 on, there are to choose from (default: the vocabulary). -1 where the largest
+        logit is no finite number. The tokens are those that the logits of `forward` give. Raises what `forward` does.
+        """
+        choices = self.plan.vocab if choices is None else choices
+        tokens = np.empty(len(batch), np.int32)
+        with self.exclusive():
+            self.program.set_choices(choices)
+            self._run(batch, "last" if self.program.greedy_wants_logits else "greedy", None, tokens)
+        return tokens
+
     def forward_hidden(self, slot: Slot, ids: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """Logits of every row, and hidden states [n_layers + 2, rows, hidden]: embedding, layers, final norm."""
         hidden = np.empty((self.plan.n_layers + 2, len(ids), self.plan.hidden), np.float32)
@@ -182,8 +195,10 @@ class Engine:
             return self._run([(slot, ids)], "all", hidden), hidden
 
     def _run(
-        self, batch: Sequence[tuple[Slot, Sequence[int]]], wanted: str, hidden: np.ndarray | None
-    ) -> np.ndarray:
+        self, batch: Sequence[tuple[Slot, Sequence[int]]], wanted: str, hidden: np.ndarray | None,
+        tokens: np.ndarray | None = None,
+    ) -> np.ndarray:  # fmt: skip
+        """Run the entries in chunks; `tokens` takes the greedy token of each. `wanted` "greedy" makes no logits."""
         if not self._stop.alive:
             raise ClosedError("the model is closed: load it again")
         if os.getpid() != self._process:
@@ -192,7 +207,7 @@ class Engine:
         entries = [(slot, _token_ids(ids)) for slot, ids in batch]
         self._check(entries)
         total = sum(len(ids) for _, ids in entries)
-        n_wanted = {"last": len(entries), "all": total, "none": 0}[wanted]
+        n_wanted = {"last": len(entries), "all": total, "none": 0, "greedy": 0}[wanted]
         logits = np.empty((n_wanted, self.program.logits_stride // 4), np.float32)
         limit = self.max_rows
         if wanted == "all":
@@ -200,6 +215,8 @@ class Engine:
         done = written = 0
         for chunk in _chunks(entries, limit):
             count = self._chunk(chunk, wanted, logits[written:], None if hidden is None else hidden[:, done:])
+            if tokens is not None:
+                tokens[written : written + count] = self.program.inputs["greedy"][:count]
             done += sum(len(ids) for _, ids, _ in chunk)
             written += count
         return logits[:, : self.plan.vocab]
@@ -221,8 +238,10 @@ class Engine:
     def _chunk(
         self, chunk: list[tuple[Slot, np.ndarray, bool]], wanted: str, logits: np.ndarray, hidden: np.ndarray | None
     ) -> int:
-        """Run one chunk of at most max_rows rows; returns the number of logits rows written."""
-        inputs, runs, rows, n_wanted = self.program.inputs, [], 0, 0
+        """Run one chunk of at most max_rows rows; returns the number of rows that somebody wants."""
+        inputs, rows, n_wanted = self.program.inputs, 0, 0
+        runs: list[tuple[int, int]] = []
+        wanted_runs: list[tuple[int, int]] = []
         for slot, ids, last in chunk:
             n, start = len(ids), slot.length
             self.cache.prepare(slot.index, start, start + n)
@@ -232,14 +251,18 @@ class Engine:
             runs.append((rows, n))
             if wanted == "all":
                 inputs["wanted"][n_wanted : n_wanted + n] = np.arange(rows, rows + n)
+                wanted_runs.append((rows, n))
                 n_wanted += n
-            elif wanted == "last" and last:
+            elif wanted in ("last", "greedy") and last:
                 inputs["wanted"][n_wanted] = rows + n - 1
+                wanted_runs.append((rows + n - 1, 1))
                 n_wanted += 1
             rows += n
         self.program.reach(max(slot.length + len(ids) for slot, ids, _ in chunk))
-        self._ctx["counts"][0] = (rows, n_wanted, self.program.set_tiles(runs), 1)
-        self.program.set_logits(int(logits.ctypes.data) if n_wanted else 0)
+        tiles = (self.program.set_tiles("att_tiles", runs), self.program.set_tiles("att_wanted", wanted_runs))
+        with_logits, greedy = (0, n_wanted) if wanted == "greedy" else (n_wanted, 0)
+        self._ctx["counts"][0] = (rows, n_wanted, with_logits, greedy, *tiles, 1)
+        self.program.set_logits(int(logits.ctypes.data) if with_logits else 0)
         self._execute(rows, hidden)
         for slot, ids, _ in chunk:
             slot.length += len(ids)
@@ -266,10 +289,6 @@ class Engine:
     def _range(self, begin: int, end: int) -> None:
         self._ctx["step_begin"], self._ctx["step_end"] = begin, end
         self._forward(self._ctx.ctypes.data)
-
-    def argmax(self, row: int = 0) -> int:
-        """Greedy token of a wanted row of the last forward, for a caller who has the engine alone; -1 for a NaN."""
-        return int(self.program.inputs["argmax"][row])
 
     def close(self) -> None:
         """Stop the worker threads. The bundle stays open; its owner closes it."""

@@ -86,9 +86,20 @@ class Generation:
         self.finish_reason = "length"
         return [Piece(NO_TOKEN, "", finish_reason="length", shown=False)]
 
+    @property
+    def greedy(self) -> bool:
+        """Whether the likeliest token is all that is asked of the model: `push_token` then does without logits."""
+        return self.sampler.greedy
+
     def push(self, logits: np.ndarray) -> list[Piece]:
         """Sample from one row; the pieces that can be shown now (none while a stop string may be forming)."""
-        choice = self.sampler.sample(logits)
+        return self._add(self.sampler.sample(logits))
+
+    def push_token(self, token: int) -> list[Piece]:
+        """As `push`, for the likeliest token of a row. Raises LogitsError for -1: the row was not usable."""
+        return self._add(self.sampler.take(token))
+
+    def _add(self, choice: Choice) -> list[Piece]:
         self.ids.append(choice.id)
         if choice.id in self._eos:
             return self._end_of_sequence(choice)
@@ -162,7 +173,11 @@ def run(engine: Engine, generation: Generation, slot: Slot | None = None) -> Gen
             while len(feed) > engine.max_rows:  # in pieces, so that an interrupt takes effect between them
                 engine.forward([(own, feed[: engine.max_rows])], wanted="none")
                 feed = feed[engine.max_rows :]
-            yield from generation.push(engine.forward([(own, feed)], wanted="last")[0])
+            if generation.greedy:
+                pieces = generation.push_token(int(engine.greedy([(own, feed)], generation.sampler.vocab_size)[0]))
+            else:
+                pieces = generation.push(engine.forward([(own, feed)], wanted="last")[0])
+            yield from pieces
             feed = generation.ids[-1:]
     finally:
         if slot is None:

@@ -34,6 +34,9 @@ class Engine(Protocol):
     def forward(self, batch: list[tuple[Any, list[int]]], wanted: str = "last") -> np.ndarray:
         """Append ids to slots; float32 logits of each entry's last id, rows in the order of `batch`."""
 
+    def greedy(self, batch: list[tuple[Any, list[int]]], choices: int) -> np.ndarray:
+        """Append ids to slots; the likeliest of the first `choices` ids after each entry, -1 for unusable logits."""
+
 
 class TextStream(Protocol):
     """Incremental detokeniser."""

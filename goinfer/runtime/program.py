@@ -52,17 +52,20 @@ class Program:
             "slots": np.zeros(max_rows, np.int32),
             "wanted": np.zeros(max_rows, np.int32),
             "att_tiles": np.zeros((2 * max_rows, ATTENTION_TILE_FIELDS), np.int32),
+            "att_wanted": np.zeros((2 * max_rows, ATTENTION_TILE_FIELDS), np.int32),
             "att_counters": np.zeros(counters, np.int64),
-            "argmax": np.zeros(max_rows, np.int32),
+            "greedy": np.zeros(max_rows, np.int32),
         }
         self.logits_stride = f32_row_bytes(plan.vocab)
         self._logits_uses: list[tuple[int, int]] = []
+        self._choices_uses: list[tuple[int, int]] = []
         self._rope_uses: list[tuple[int, int, str]] = []
         # Whole records, not field by field: there are hundreds, and each assignment to a field costs a microsecond.
         self.steps = np.array([self._record(i, step) for i, step in enumerate(plan.steps)], STEP)
 
     def _record(self, i: int, step: Step) -> tuple[Any, ...]:
         """A step with its addresses, in the order of STEP's fields."""
+        self._choices_uses += [(i, j) for j, value in enumerate(step.ints) if value == "choices"]
         return (
             self._image.address(step.kernel.replace("{kv}", self._kv)),
             _filled([self._address(operand, i, j) for j, operand in enumerate(step.operands)], N_POINTERS),
@@ -90,8 +93,8 @@ class Program:
     def _integer(self, value: int | str) -> int:
         if isinstance(value, int):
             return value
-        if value == "max_pages":
-            return self.cache.max_pages
+        if value in ("max_pages", "choices"):
+            return self.cache.max_pages if value == "max_pages" else self.plan.vocab
         layer = int(value.removeprefix("kv:"))
         return next(p.layer_offsets[layer] for p in self.cache.pools if layer in p.layer_offsets)
 
@@ -99,6 +102,16 @@ class Program:
         """Where the head writes: rows of `logits_stride` bytes, one per wanted row."""
         for i, j in self._logits_uses:
             self.steps["ptr"][i, j] = address
+
+    @property
+    def greedy_wants_logits(self) -> bool:
+        """Whether the plan finds greedy tokens in finished logits only."""
+        return not any(step.domain == "greedy" for step in self.plan.steps)
+
+    def set_choices(self, n: int) -> None:
+        """How many ids, from 0 on, a greedy token is chosen from."""
+        for i, j in self._choices_uses:
+            self.steps["int"][i, j] = n
 
     def reach(self, positions: int) -> None:
         """Extend the rotary tables to cover positions [0, positions)."""
@@ -115,13 +128,15 @@ class Program:
         flat = np.frombuffer(self._arena, np.float32, n * stride, start)
         return flat.reshape(n, stride)[:, :width].copy()
 
-    def set_tiles(self, runs: list[tuple[int, int]]) -> int:
+    def set_tiles(self, name: str, runs: list[tuple[int, int]]) -> int:
         """Attention tiles of runs (first row, rows) of one slot and consecutive positions; returns their number.
+
+        `name` is the list to fill: "att_tiles" or "att_wanted".
 
         A lone row whose context has several blocks gets a tile for each, as long as there is room for their partials
         (max_rows blocks in all). Needs the rows' positions.
         """
-        tiles, positions = self.inputs["att_tiles"], self.inputs["positions"]
+        tiles, positions = self.inputs[name], self.inputs["positions"]
         n = used = 0
         for first, count in runs:
             blocks = int(positions[first]) // KV_BLOCK + 1

@@ -146,6 +146,20 @@ class Sampler:
         self._bias_ids = np.fromiter(params.logit_bias.keys(), np.int64)
         self._bias = np.fromiter(params.logit_bias.values(), np.float32)
 
+    @property
+    def greedy(self) -> bool:
+        """Whether a choice is the likeliest token and nothing else: no penalties, no bias, no probabilities."""
+        p = self.params
+        return (
+            p.temperature < _GREEDY_BELOW and not self._penalised and not self._bias_ids.size and p.logprobs is None
+        )
+
+    def take(self, token: int) -> Choice:
+        """The choice of the likeliest token, found by the program itself. Raises LogitsError for -1."""
+        if not 0 <= token < self.vocab_size:
+            raise LogitsError("logits: not finite: the model's output is not usable")
+        return Choice(token, None, ())
+
     def sample(self, logits: np.ndarray) -> Choice:
         """The next token under `logits` ([>= vocab_size], not changed), remembered for the penalties."""
         raw = logits[: self.vocab_size]

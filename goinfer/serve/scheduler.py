@@ -119,7 +119,7 @@ class Scheduler:
         if not batch:
             return False
         try:
-            logits = self._engine.forward([(job.slot, ids) for job, ids in batch], wanted="last")
+            outcome = self._forward(batch)
         except Exception as error:
             for job, _ in batch:
                 self._fail(job, error)
@@ -128,8 +128,15 @@ class Scheduler:
             if job.prefilling:
                 job.fed += len(ids)
             if not job.prefilling:
-                self._advance(job, logits[row])
+                self._advance(job, outcome[row])
         return True
+
+    def _forward(self, batch: list[tuple[Job, list[int]]]) -> np.ndarray:
+        """Logits of each job's last row, [jobs, vocabulary]; its likeliest tokens, [jobs], if all want just these."""
+        rows = [(job.slot, ids) for job, ids in batch]
+        if all(job.generation.greedy for job, _ in batch):
+            return self._engine.greedy(rows, batch[0][0].generation.sampler.vocab_size)
+        return self._engine.forward(rows, wanted="last")
 
     def _run(self) -> None:
         while not self._stopping:
@@ -189,10 +196,16 @@ class Scheduler:
             self._active.rotate(-len(served))  # more jobs than rows: each gets its turn
         return batch
 
-    def _advance(self, job: Job, logits: np.ndarray | None) -> None:
-        """Send the pieces of one more row (None: of the beginning); an error there is this job's alone."""
+    def _advance(self, job: Job, row: np.ndarray | None) -> None:
+        """Send the pieces of one more row (None: of the beginning): its logits, or its likeliest token.
+
+        An error there is this job's alone.
+        """
         try:
-            pieces = job.generation.begin() if logits is None else job.generation.push(logits)
+            if row is None:
+                pieces = job.generation.begin()
+            else:
+                pieces = job.generation.push(row) if row.ndim else job.generation.push_token(int(row))
             if pieces and not job.cancelled:
                 job.sink(pieces)
         except Exception as error:

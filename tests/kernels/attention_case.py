@@ -6,15 +6,10 @@ import numpy as np
 
 from goinfer.bundle_format.kernel_abi import KV_BLOCK, f32_row_bytes, partial_bytes, q8_row_bytes
 from goinfer.codegen.reference_attention import Attention, CacheShape
-from goinfer.codegen.target import TARGETS
-from goinfer.runtime.cpu import cpu_flags
-from tests.kernels.harness import Call, aligned, place, run
+from tests.kernels.harness import V4, Call, aligned, place, run
 from tests.kernels.kv_pages import Pages
 
-LANE_STRUCTURES = (
-    "x86-64-v3", "emulated-v4-vnni",
-    *(name for name in ("x86-64-v4-vnni",) if set(TARGETS[name].needs) <= cpu_flags()),
-)  # fmt: skip
+LANE_STRUCTURES = ("x86-64-v3", V4)
 """Targets of each vector width that can run here; attention takes no dot-product instruction."""
 
 Tile = tuple[int, int] | tuple[int, int, int, int]

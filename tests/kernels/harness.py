@@ -69,7 +69,7 @@ class Call:
     @property
     def tiles(self) -> int:
         """Tiles of the step."""
-        count = {"rows": self.rows, "wanted": self.wanted, "att_tiles": self.att_tiles, "fixed": 1}[self.domain]
+        count = {"rows": self.rows, "att_tiles": self.att_tiles, "fixed": 1}.get(self.domain, self.wanted)
         return self.units * -(-count // self.row_tile)
 
 
@@ -122,7 +122,8 @@ def records(call: Call, addresses: list[int]) -> tuple[np.ndarray, np.ndarray]:
     step["float"][0, : len(call.floats)] = call.floats
     step["domain"], step["row_tile"] = abi.DOMAINS.index(call.domain), call.row_tile
     step["units"] = call.units
-    ctx["counts"][0] = [call.rows, call.wanted, call.att_tiles, 1]
+    counts = {"rows": call.rows, "att_tiles": call.att_tiles, "att_wanted": call.att_tiles, "fixed": 1}
+    ctx["counts"][0] = [counts.get(domain, call.wanted) for domain in abi.DOMAINS]
     ctx["threads"] = 1
     return step, ctx
 

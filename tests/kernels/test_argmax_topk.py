@@ -20,7 +20,7 @@ def argmax(logits: np.ndarray, target: str, splits: list[int] | None = None) -> 
     """The kernel's token of each row."""
     x, out = f32_rows(logits), aligned((len(logits),), np.int32)
     x[:, logits.shape[1] :] = math.inf
-    call = Call("argmax", {}, [x, out], [logits.shape[1], x.strides[0]], wanted=len(logits), domain="wanted")
+    call = Call("argmax", {}, [x, out], [logits.shape[1], x.strides[0]], wanted=len(logits), domain="logits")
     run(call, target, splits)
     return out
 
@@ -31,7 +31,7 @@ def topk(logits: np.ndarray, k: int, target: str) -> tuple[np.ndarray, np.ndarra
     x[:, logits.shape[1] :] = math.inf
     ids, values = aligned((len(logits), k), np.int32), aligned((len(logits), k), np.float32)
     ints = [logits.shape[1], x.strides[0], k]
-    run(Call("topk", {}, [x, ids, values], ints, wanted=len(logits), domain="wanted"), target)
+    run(Call("topk", {}, [x, ids, values], ints, wanted=len(logits), domain="logits"), target)
     return ids, values
 
 

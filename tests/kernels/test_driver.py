@@ -21,6 +21,7 @@ from tests.kernels.harness import _function, image_of
 
 pytestmark = pytest.mark.timeout(60)
 
+FIXED = abi.DOMAINS.index("fixed")
 TILES = 20
 KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_int64)
 NUMBER = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
@@ -43,8 +44,8 @@ class Machine:
         self.counters = np.zeros(3, np.int64)
         for i in range(3):
             self.steps[i]["fn"] = self._address(KERNEL(self._step(work, i)))
-        self.steps["units"], self.steps["row_tile"], self.steps["domain"], self.steps["barrier"] = TILES, 1, 3, 1
-        self.ctx["counts"][0, 3] = 1
+        self.steps["units"], self.steps["row_tile"], self.steps["domain"], self.steps["barrier"] = TILES, 1, FIXED, 1
+        self.ctx["counts"][0, FIXED] = 1
         self.ctx["steps"], self.ctx["counters"] = self.steps.ctypes.data, self.counters.ctypes.data
         self.ctx["step_end"], self.ctx["threads"], self.ctx["spin_limit"] = 3, 2, 4
         self.ctx["sem_wait"] = self._address(NUMBER(self._sleep))
@@ -204,7 +205,7 @@ def test_a_worker_that_wakes_between_forwards_does_nothing() -> None:
     machine.ctx["step_end"] = 2
     machine.forward()
     for begin, end, count in ((0, 2, 3), (0, 3, 3), (2, 3, 1)):
-        machine.ctx["step_begin"], machine.ctx["step_end"], machine.ctx["counts"][0, 3] = begin, end, count
+        machine.ctx["step_begin"], machine.ctx["step_end"], machine.ctx["counts"][0, FIXED] = begin, end, count
         before = len(machine.log)
         machine.rest.release()
         assert machine.entered.acquire(timeout=PATIENCE)

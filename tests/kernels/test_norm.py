@@ -1,4 +1,4 @@
-"""The norm kernel: plain, after a residual addition, after a normed one; to f32 and q8 rows; of gathered rows.
+"""The norm kernel: plain, after a residual addition, after a normed one; to f32 and q8 rows.
 
 Seen red with: the mean over the padded width; eps of the post norm taken for both; the sum not written back to x.
 """
@@ -8,7 +8,7 @@ import pytest
 
 from goinfer.codegen import reference
 from goinfer.codegen.errors import CompileError
-from tests.kernels.harness import RUNNABLE, Call, place, run
+from tests.kernels.harness import RUNNABLE, Call, run
 from tests.kernels.rows import (
     SPECIALS,
     WIDTHS,
@@ -42,7 +42,7 @@ class Case:
         pointers = [x, weight_vector(self.weight), result, delta if adding else None, None, None]
         if self.add == "normed":
             pointers[4] = weight_vector(self.post)
-        attrs = {"norm": norm, "add": self.add, "out": out, "gather": False, "domain": "rows"}
+        attrs = {"norm": norm, "add": self.add, "out": out, "domain": "rows"}
         ints = [k, x.strides[0], result.strides[0], delta.strides[0]]
         run(Call("norm", attrs, pointers, ints, [EPS, POST_EPS], rows=rows), target, splits)
         return x, result
@@ -126,27 +126,7 @@ def test_without_a_norm_the_row_is_handed_on(target: str, add: str) -> None:
     assert f32_values(out, 40).tobytes() == want.tobytes()
 
 
-@pytest.mark.parametrize("target", RUNNABLE)
-@pytest.mark.parametrize("out", ["f32", "q8"])
-def test_gathered_rows(target: str, out: str) -> None:
-    """Out row i is row wanted[i], repeats included; x stays as it is."""
-    case = Case(np.random.default_rng(6).standard_normal((5, 70)).astype(np.float32), "none")
-    _, all_rows = case.run(target, out=out)
-    wanted = np.array([4, 0, 4], np.int32)
-    x, some = f32_rows(case.values), empty_rows(3, 70, out)
-    before = x.tobytes()
-    attrs = {"norm": "rms", "add": "none", "out": out, "gather": True, "domain": "wanted"}
-    pointers = [x, weight_vector(case.weight), some, None, None, place(wanted)]
-    ints = [70, x.strides[0], some.strides[0], 0]
-    run(Call("norm", attrs, pointers, ints, [EPS], rows=5, wanted=3, domain="wanted"), target)
-    used = 70 if out == "f32" else 96 + 24
-    assert some[:, :used].tobytes() == all_rows[wanted][:, :used].tobytes() and x.tobytes() == before
-
-
 def test_unknown_attributes_are_refused() -> None:
     case = Case(np.ones((1, 32), np.float32), "twice")
     with pytest.raises(CompileError, match="add='twice'"):
         case.run("x86-64-v3")
-    attrs = {"norm": "rms", "add": "plain", "out": "f32", "gather": True, "domain": "wanted"}
-    with pytest.raises(CompileError, match="gather"):
-        run(Call("norm", attrs, []), "x86-64-v3")

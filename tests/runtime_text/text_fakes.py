@@ -64,6 +64,10 @@ class FakeEngine:
         finally:
             self._busy.release()
 
+    def greedy(self, batch: Sequence[tuple[FakeSlot, Sequence[int]]], choices: int) -> np.ndarray:
+        logits = self.forward(batch)[:, :choices]
+        return np.where(np.isfinite(logits.max(axis=1)), logits.argmax(axis=1), -1).astype(np.int32)
+
     def _forward(self, batch: Sequence[tuple[FakeSlot, Sequence[int]]], wanted: str) -> np.ndarray:
         assert wanted in ("last", "none") and batch
         assert sum(len(ids) for _, ids in batch) <= self.max_rows

@@ -1,7 +1,7 @@
 """The greedy token of each row of logits.
 
 Operands: 0 logits (f32 rows), 1 out i32. Ints: 0 vocabulary size (padded columns are not looked at), 1 stride (bytes).
-Domain: wanted rows. The lowest index wins a tie; a row with a NaN anywhere gives -1.
+Domain: logits. The lowest index wins a tie; a row with a NaN anywhere gives -1.
 """
 
 import math
@@ -50,23 +50,24 @@ def build(frame: Frame) -> None:
         start = [*[lowest] * parts, *first, const(0.0, ("f32", lanes))]
         x = row_source(frame.ptr(0) + index * frame.int(1))
         out = walk(frame.target, [x], span, group, carry=start, fill=-math.inf)
-        token = _lowest_of_largest(out[:parts], out[parts:-1])
+        token, _ = lowest_of_largest(out[:parts], out[parts:-1])
         (frame.ptr(1) + index * 4).store(select(any_nan(out[-1]), i32(-1), token), 4)
 
-    for_rows_of_tile(frame, "wanted", row)
+    for_rows_of_tile(frame, "logits", row)
 
 
-def _lowest_of_largest(best: list[V], where: list[V]) -> V:
-    """The smallest index among the lanes that hold the largest value."""
+def lowest_of_largest(best: list[V], where: list[V]) -> tuple[V, V]:
+    """The smallest index among the lanes that hold the largest value, and that value."""
     peak = best[0]
     for b in best[1:]:
         peak = fmax_fast(peak, b)
-    top = splat(reduce_tree(peak, fmax_fast), peak.lanes)
+    largest = reduce_tree(peak, fmax_fast)
+    top = splat(largest, peak.lanes)
     candidates = [select(b.eq(top), w, const(_NO_INDEX, w.spec)) for b, w in zip(best, where, strict=True)]
     lowest = candidates[0]
     for c in candidates[1:]:
         lowest = minimum(lowest, c)
-    return reduce_tree(lowest, minimum)
+    return reduce_tree(lowest, minimum), largest
 
 
 def any_nan(bad: V) -> V:

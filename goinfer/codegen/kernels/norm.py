@@ -1,9 +1,9 @@
 """RMS norm of rows, with the residual addition before it and the quantisation after it.
 
 Static attributes: norm ("rms", or "none": the row as it is), add ("none"; "plain": x += delta; "normed":
-x += rms(delta) * post weight), out ("f32" or "q8"), gather, domain.
+x += rms(delta) * post weight), out ("f32" or "q8"), domain.
 Operands: 0 x (f32 rows, updated in place where add is not none), 1 weight, 2 out rows, 3 delta (f32 rows), 4 post
-weight, 5 i32 row numbers (gather: row i of out comes from row wanted[i] of x).
+weight.
 Ints: 0 K, 1 x stride, 2 out stride, 3 delta stride (bytes). Floats: 0 eps, 1 eps of the post norm.
 
 A row with a NaN has NaN in its padding too.
@@ -56,16 +56,13 @@ def build(frame: Frame) -> None:
     attrs = frame.attrs
     if attrs["add"] not in _ADDS or attrs["norm"] not in ("rms", "none"):
         raise CompileError(f"norm: add={attrs['add']!r} norm={attrs['norm']!r} is unknown; see kernels/norm.py")
-    if attrs["gather"] and attrs["add"] != "none":
-        raise CompileError("norm: gather reads rows that other tiles read too, so it cannot add in place")
     row = _Row(frame.target, frame.int(0))
     for_rows_of_tile(frame, attrs["domain"], lambda index: _one_row(frame, row, index))
 
 
 def _one_row(frame: Frame, row: _Row, index: V) -> None:
     attrs = frame.attrs
-    source = convert((frame.ptr(5) + index * 4).load("i32", 4), "i64") if attrs["gather"] else index
-    x = frame.ptr(0) + source * frame.int(1)
+    x = frame.ptr(0) + index * frame.int(1)
     sink = row_sink(attrs["out"], frame.ptr(2) + index * frame.int(2))
     if attrs["add"] == "none":
         squares = row.each([x], _sum_squares, row.no_squares) if attrs["norm"] == "rms" else []

@@ -1,7 +1,7 @@
 """The k largest logits of each row, descending, the lowest id first among equals.
 
 Operands: 0 logits (f32 rows), 1 out ids i32 [rows][k], 2 out values f32 [rows][k]. Ints: 0 vocabulary size, 1 stride
-of the logits (bytes), 2 k, from 1 to the vocabulary size. Domain: wanted rows.
+of the logits (bytes), 2 k, from 1 to the vocabulary size. Domain: logits.
 A row with a NaN anywhere gives ids -1 and values NaN.
 
 The outputs are kept sorted while the row is read: a group of 32 whose largest value does not beat the k-th is passed
@@ -93,7 +93,7 @@ def build(frame: Frame) -> None:
         with if_(any_nan(bad)), for_(0, k) as loop:
             found.put(loop.iv, i32(-1), f32(math.nan))
 
-    for_rows_of_tile(frame, "wanted", row)
+    for_rows_of_tile(frame, "logits", row)
 
 
 def _insert_group(found: _List, x: Ptr, first: V, stop: V) -> None:

@@ -38,6 +38,9 @@ class _Lowering:
     users: dict[int, list[GraphOp]] = field(default_factory=lambda: defaultdict(list))
     producer: dict[int, GraphOp] = field(default_factory=dict)
     ends: dict[int, int] = field(default_factory=dict)
+    last_attention: GraphOp | None = None
+    domain: str = "rows"
+    """Rows that the next steps work on: all, or once nothing reads a row but itself those whose logits are wanted."""
     gated: dict[int, GraphOp] = field(default_factory=dict)
     """Products that make no step of their own: the gate_act that reads them makes it."""
 
@@ -64,6 +67,7 @@ def lower(
             low.users[value].append(op)
         for value in op.results:
             low.producer[value] = op
+    low.last_attention = next((op for op in reversed(view.ops) if op.name == "attention"), None)
     for op in view.ops:
         if op.name not in _LOWER:
             raise CompileError(f"plan: op {op.name} ({op.label}) has no lowering")
@@ -134,14 +138,14 @@ def _make(low: _Lowering, value: int, label: str, rep: str) -> str:
     return operand
 
 
-def _codes(low: _Lowering, value: int, label: str, domain: str = "rows") -> str:
+def _codes(low: _Lowering, value: int, label: str) -> str:
     """The value as q8 rows, quantised by a step of its own if it is not yet."""
     if value not in low.quantised:
         source = low.place[value]
         out = low.build.buffer(f"{label}.q8", low.width(value), "q8")
         low.build.step(
-            f"{label}.quantise", low.build.kernel("quantise", {"domain": domain}), [source, out],
-            reads=[source], writes=[out], domain=domain,
+            f"{label}.quantise", low.build.kernel("quantise", {"domain": low.domain}), [source, out],
+            reads=[source], writes=[out], domain=low.domain,
             ints=[low.width(value), low.build.stride(source), low.build.stride(out)],
         )  # fmt: skip
         low.quantised[value] = out
@@ -186,32 +190,20 @@ def _add_norm(low: _Lowering, op: GraphOp) -> None:
 
 
 def _norm_step(low: _Lowering, op: GraphOp, x: str, out: int, add: str, delta: str | None) -> None:
-    """Emit a norm. Before the head it runs on the wanted rows only, as f32, so that a caller can see it."""
-    last = any(u.name == "lm_head" for u in low.users[out])
-    if last and add != "none":
-        scratch = low.build.buffer(f"{op.label}.all_rows", low.width(out), "f32")
-        _emit_norm(low, op, x, scratch, "f32", add, delta, gather=False)
-        add, delta = "none", None
-    if last:
-        low.place[out] = low.build.buffer(FINAL_NORM, low.width(out), "f32")
-        _emit_norm(low, op, x, low.place[out], "f32", add, delta, gather=True)
-        return
-    rep = _rep_for_users(low, out)
-    _emit_norm(low, op, x, _make(low, out, op.label, rep), rep, add, delta, gather=False)
-
-
-def _emit_norm(
-    low: _Lowering, op: GraphOp, x: str, out: str, rep: str, add: str, delta: str | None, *, gather: bool
-) -> None:
-    domain = "wanted" if gather else "rows"
-    attrs = {"norm": "rms", "add": add, "out": rep, "gather": gather, "domain": domain}
+    """Emit a norm; the one before the head stays f32 in a buffer of its own, so that a caller can see it."""
+    if any(u.name == "lm_head" for u in low.users[out]):
+        low.place[out] = target = low.build.buffer(FINAL_NORM, low.width(out), "f32")
+        rep = "f32"
+    else:
+        rep = _rep_for_users(low, out)
+        target = _make(low, out, op.label, rep)
+    attrs = {"norm": "rms", "add": add, "out": rep, "domain": low.domain}
     weight = low.build.weight(low.param(op, "weight"))
     post = low.build.weight(low.param(op, "post_weight")) if add == "normed" else "none"
     low.build.step(
-        op.label + (".wanted" if gather else ""), low.build.kernel("norm", attrs),
-        [x, weight, out, delta or "none", post, "io:wanted"],
-        reads=[x] + ([delta] if delta else []), writes=[out] + ([x] if add != "none" else []), domain=domain,
-        ints=[low.view.info.hidden, low.build.stride(x), low.build.stride(out),
+        op.label, low.build.kernel("norm", attrs), [x, weight, target, delta or "none", post],
+        reads=[x] + ([delta] if delta else []), writes=[target] + ([x] if add != "none" else []), domain=low.domain,
+        ints=[low.view.info.hidden, low.build.stride(x), low.build.stride(target),
               low.build.stride(delta) if delta else 0],
         floats=[op.attrs["eps"], op.attrs.get("post_eps", 0.0)],
     )  # fmt: skip
@@ -230,7 +222,7 @@ def _linear(low: _Lowering, op: GraphOp) -> None:
         target = low.place[users[0].operands["x"]]
     else:
         target = _make(low, out, op.label, "f32")
-    _matmul(low, op, target, "add" if adds else "store", "rows", low.param(op, "weight").role)
+    _matmul(low, op, target, "add" if adds else "store", low.param(op, "weight").role)
 
 
 @dataclass(frozen=True)
@@ -250,23 +242,23 @@ class _Factors:
         return min(_MOST, max(_FEWEST, _BLOCK_BYTES // self.stride // _TILE_ROWS * _TILE_ROWS))
 
 
-def _factors(low: _Lowering, op: GraphOp, role: str, domain: str = "rows") -> _Factors:
+def _factors(low: _Lowering, op: GraphOp, role: str) -> _Factors:
     param, x = low.param(op, "weight"), op.operands["x"]
     weight = low.build.weight(param)
     stored = low.build.stored[param.name].format
     codes = low.build.recipe.choose(role).activations == "int8"
-    source = _codes(low, x, op.label + ".x", domain) if codes else low.place[x]
+    source = _codes(low, x, op.label + ".x") if codes else low.place[x]
     bias = low.build.weight(low.param(op, "bias")) if "bias" in op.operands else "none"
     fmt = "int8int8" if codes and stored == "int8" else stored
     return _Factors(weight, source, bias, fmt, round_up(param.shape[1], GROUP) // GROUP, low.build.stride(source))
 
 
-def _matmul(low: _Lowering, op: GraphOp, target: str, epilogue: str, domain: str, role: str) -> None:
-    f = _factors(low, op, role, domain)
-    attrs = {"format": f.format, "epilogue": epilogue, "bias": f.bias != "none", "domain": domain}
+def _matmul(low: _Lowering, op: GraphOp, target: str, epilogue: str, role: str) -> None:
+    f = _factors(low, op, role)
+    attrs = {"format": f.format, "epilogue": epilogue, "bias": f.bias != "none", "domain": low.domain}
     low.build.step(
         op.label, low.build.kernel("matmul", attrs), [f.weight, f.x, target, f.bias],
-        reads=[f.x] + ([target] if epilogue == "add" else []), writes=[target], domain=domain,
+        reads=[f.x] + ([target] if epilogue == "add" else []), writes=[target], domain=low.domain,
         row_tile=f.row_tile, units=round_up(low.param(op, "weight").shape[0], PANEL) // PANEL,
         ints=[f.groups, f.stride, _logits_stride(low) if target == "io:logits" else low.build.stride(target)],
     )  # fmt: skip
@@ -313,14 +305,36 @@ def _attention(low: _Lowering, op: GraphOp) -> None:
     # A "row" of this buffer holds a block of the context of a row that is split, not one of the forward's rows.
     partials_of_a_block = a["n_kv_heads"] * partial_bytes(a["head_dim"], a["n_heads"] // a["n_kv_heads"])
     partials = low.build.buffer(f"{op.label}.partials", partials_of_a_block // 4, "f32")
+    last = op is low.last_attention
+    tiles = "att_wanted" if last else "att_tiles"
     low.build.step(
         op.label, low.build.kernel("attention", attrs),
-        [q, target, f"pages:{group}", "io:positions", "io:slots", "io:att_tiles", sinks, partials, "io:att_counters"],
-        reads=[q, state], writes=[target, partials], domain="att_tiles", units=a["n_kv_heads"],
+        [q, target, f"pages:{group}", "io:positions", "io:slots", f"io:{tiles}", sinks, partials, "io:att_counters"],
+        reads=[q, state], writes=[target, partials], domain=tiles, units=a["n_kv_heads"],
         ints=[low.build.stride(q), low.build.stride(target), state, "max_pages", a["window"],
               low.build.stride(partials)],
         floats=[a["softcap"]],
     )  # fmt: skip
+    if last:
+        _keep_wanted(low, op)
+
+
+def _keep_wanted(low: _Lowering, op: GraphOp) -> None:
+    """After the last op that reads other rows, only rows whose logits are wanted go on, moved to the front.
+
+    Every buffer that a later op reads is moved: the residual stream, what was attended, and whatever else runs beside.
+    """
+    later = set(map(id, low.view.ops[low.view.ops.index(op) + 1 :]))
+    live = sorted({
+        operand for places in (low.place, low.quantised) for value, operand in places.items()
+        if any(id(user) in later for user in low.users[value])
+    })  # fmt: skip
+    for operand in live:
+        low.build.step(
+            f"{op.label}.wanted.{operand.removeprefix('buf:')}", low.build.kernel("keep_rows", {}),
+            [operand, "io:wanted"], reads=[operand], writes=[operand], domain="fixed", ints=[low.build.stride(operand)],
+        )  # fmt: skip
+    low.domain = "wanted"
 
 
 def _gate_act(low: _Lowering, op: GraphOp) -> None:
@@ -341,29 +355,52 @@ def _gate_act(low: _Lowering, op: GraphOp) -> None:
 
 def _matmul_gated(low: _Lowering, product: GraphOp, op: GraphOp, target: str, rep: str) -> None:
     size, f = op.attrs["size"], _factors(low, product, low.param(product, "weight").role)
-    attrs = {"format": f.format, "bias": f.bias != "none", "domain": "rows", "act": op.attrs["fn"], "out": rep}
+    attrs = {"format": f.format, "bias": f.bias != "none", "domain": low.domain, "act": op.attrs["fn"], "out": rep}
     low.build.step(
         op.label, low.build.kernel("matmul_gated", attrs), [f.weight, f.x, target, f.bias],
-        reads=[f.x], writes=[target], row_tile=f.row_tile, units=size // GROUP,
+        reads=[f.x], writes=[target], domain=low.domain, row_tile=f.row_tile, units=size // GROUP,
         ints=[f.groups, f.stride, low.build.stride(target), size],
     )  # fmt: skip
 
 
 def _lm_head(low: _Lowering, op: GraphOp) -> None:
-    """Logits of the wanted rows into the caller's buffer, the cap if there is one, and the greedy token."""
+    """Logits into the caller's buffer for rows that want them, the greedy token for rows that want just that.
+
+    A cap may make two logits equal: then the token is found in the finished logits.
+    """
     if op.attrs["scale"] != 1.0:
         raise CompileError(f"plan: {op.label}: a logit scale of {op.attrs['scale']} has no kernel")
-    vocab, stride = low.view.info.vocab, _logits_stride(low)
-    _matmul(low, op, "io:logits", "store", "wanted", "head")
-    if op.attrs["softcap"] > 0:
+    vocab, stride, capped = low.view.info.vocab, _logits_stride(low), op.attrs["softcap"] > 0
+    if not capped:
+        _greedy_head(low, op)
+    low.domain = "logits"
+    _matmul(low, op, "io:logits", "store", "head")
+    if capped:
         low.build.step(
-            f"{op.label}.softcap", low.build.kernel("softcap", {"domain": "wanted"}), ["io:logits"],
-            reads=["io:logits"], writes=["io:logits"], domain="wanted", units=-(-vocab // 4096),
+            f"{op.label}.softcap", low.build.kernel("softcap", {"domain": "logits"}), ["io:logits"],
+            reads=["io:logits"], writes=["io:logits"], domain="logits", units=-(-vocab // 4096),
             ints=[vocab, stride, 0, 4096], floats=[op.attrs["softcap"]],
         )  # fmt: skip
+        low.build.step(
+            "greedy", low.build.kernel("argmax", {}), ["io:logits", "io:greedy"],
+            reads=["io:logits"], writes=["io:greedy"], domain="logits", ints=["choices", stride],
+        )  # fmt: skip
+
+
+def _greedy_head(low: _Lowering, op: GraphOp) -> None:
+    """The greedy token of rows of which nothing else is wanted: no logits are written."""
+    f = _factors(low, op, "head")
+    panels = round_up(low.param(op, "weight").shape[0], PANEL) // PANEL
+    best = low.build.buffer(f"{op.label}.best", 2 * panels, "f32")
+    attrs = {"format": f.format, "bias": f.bias != "none", "domain": "greedy"}
     low.build.step(
-        "argmax", low.build.kernel("argmax", {}), ["io:logits", "io:argmax"],
-        reads=["io:logits"], writes=["io:argmax"], domain="wanted", ints=[vocab, stride],
+        f"{op.label}.greedy", low.build.kernel("matmul_best", attrs), [f.weight, f.x, best, f.bias],
+        reads=[f.x], writes=[best], domain="greedy", row_tile=f.row_tile, units=panels,
+        ints=[f.groups, f.stride, low.build.stride(best), "choices"],
+    )  # fmt: skip
+    low.build.step(
+        "greedy", low.build.kernel("best_of", {}), [best, "io:greedy"], reads=[best], writes=["io:greedy"],
+        domain="greedy", ints=[panels, low.build.stride(best)],
     )  # fmt: skip
 
 
