@@ -30,7 +30,7 @@ def by_typer(args: list[str]) -> dict[str, Any]:
     ],
 )
 def test_plain_lines_mean_what_they_mean_to_typer(line: str) -> None:
-    """Red where a default, a type or a spelling is read otherwise: with int for float, or -n as --n only."""
+    """Red where a default, a type or a spelling is read otherwise: with numbers cut to whole ones."""
     mine = keywords(run, line.split())
     assert mine is not None
     want = by_typer(line.split())

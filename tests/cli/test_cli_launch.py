@@ -24,7 +24,7 @@ def bundle(tiny_bundle: Callable[[str, str, str], Path]) -> Path:
 
 
 def test_output_and_codes_arrive(bundle: Path) -> None:
-    """Seen red with the streams not flushed before the end, and with the code dropped."""
+    """Seen red with the code dropped at the end."""
     shown = goinfer("inspect", str(bundle), "--plan")
     assert shown.returncode == 0 and len(shown.stdout) > 2000 and shown.stdout.endswith("\n")
     assert goinfer("run", "missing.giw", "-p", "x").returncode == 1

@@ -116,13 +116,14 @@ def test_a_full_check_runs_beside_its_caller(bundle):
 
         def late(address, size):
             chunk = (address - start) // CHUNK
-            if chunk == 30:
-                later.set()
-            if chunk == 7:
-                later.wait(30)
+            if chunk == 7:  # judged last
+                assert later.wait(30)
+                while not running._errors:
+                    time.sleep(0.001)
             return checksum.crc32c_at(address, size)
 
-        b._running = weight_check.ParallelCheck(b._weights(), b._range_crc(late, True), "m", threads=3)
+        b._running = running = weight_check.ParallelCheck(b._weights(), b._range_crc(late, True), "m", threads=3)
+        later.set()
         with pytest.raises(ChecksumError, match="section weights, chunk 7"):
             b.finish_check()
         b.finish_check()

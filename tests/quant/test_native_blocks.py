@@ -1,7 +1,7 @@
 """Source blocks moved by machine code against the NumPy meaning of the same move (repack of a grid): the same bytes.
 
-Seen red with: the nibbles of load 1 taken from the high halves; the second f16 stored in the first's place; the row
-stride counted in blocks of another type; -128 not looked for.
+Seen red with: the nibbles of load 1 taken from the high halves; the second f16 stored in the first's place; -128
+not looked for.
 """
 
 import numpy as np
