@@ -5,6 +5,7 @@ kinds "driver" and "crc32c" are whole functions of every image. Reply: {object} 
 ends this process; the pool turns that into a typed error naming the kernel.
 """
 
+import os
 import sys
 from typing import IO
 
@@ -29,4 +30,7 @@ def serve(requests: IO[bytes], replies: IO[bytes]) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.stdin.buffer, sys.stdout.buffer)
+    try:
+        serve(sys.stdin.buffer, sys.stdout.buffer)
+    except BrokenPipeError:  # whoever asked is gone, after Ctrl-C say: no reply, and no complaint about the last flush
+        os._exit(0)

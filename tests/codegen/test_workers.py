@@ -16,6 +16,7 @@ import pytest
 from goinfer.bundle_format.plan import Kernel
 from goinfer.codegen import workers
 from goinfer.codegen.errors import CompileError
+from goinfer.codegen.messages import write_message
 from goinfer.codegen.target import TARGETS, target_named
 from goinfer.codegen.workers import Job, compile_all
 from tests.conftest import native_target
@@ -85,3 +86,16 @@ def test_ctrl_c_is_quiet_and_prompt(tmp_path: Path) -> None:
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert out == "interrupted\n" and err == "", (out, err)
+
+
+def test_a_worker_whose_parent_is_gone_ends_quietly() -> None:
+    """It was interrupted in the middle of a kernel. Seen red: a traceback about a broken pipe."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "goinfer.codegen.worker"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdin and process.stdout and process.stderr
+    process.stdout.close()
+    write_message(process.stdin, jobs(GOOD)[0].request())
+    process.stdin.close()
+    assert process.stderr.read() == b"" and process.wait(timeout=60) == 0
