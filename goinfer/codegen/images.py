@@ -12,7 +12,7 @@ def compile_images(
 ) -> dict[str, CodeImage]:
     """A linked image per target: the kernels, the step loop, and the checksum function."""
     specs = [Kernel("driver", "driver", {}), Kernel("crc32c", "crc32c", {}), *kernels]
-    jobs = {target.name: [Job(spec, target) for spec in specs] for target in targets}
+    jobs = {target.name: [Job.of(spec, target) for spec in specs] for target in targets}
     keys = {name: cache.key_of("image", [job.key() for job in work]) for name, work in jobs.items()}
     found = {name: cache.read("images", key) for name, key in keys.items()}
     images = {name: CodeImage.from_bytes(data) for name, data in found.items() if data is not None}

@@ -24,6 +24,8 @@ class Target:
     needs: tuple[str, ...]
     baseline: int
     """Preference among the targets a machine can run; the highest wins."""
+    like: str = ""
+    """A target that differs in nothing but its dot products: kernels without any are taken from there."""
 
     @property
     def arch(self) -> str:
@@ -41,7 +43,7 @@ TARGETS = {
         Target("x86-64-v3", "x86_64-unknown-linux-gnu", "x86-64-v3", "", 8, 16, "maddubs", _V3_FLAGS, 10),
         Target(
             "x86-64-v3-avxvnni", "x86_64-unknown-linux-gnu", "x86-64-v3", "+avxvnni", 8, 16, "vnni",
-            (*_V3_FLAGS, "avx_vnni"), 20,
+            (*_V3_FLAGS, "avx_vnni"), 20, like="x86-64-v3",
         ),
         Target(
             "x86-64-v4-vnni", "x86_64-unknown-linux-gnu", "x86-64-v4", "+avx512vnni", 16, 32, "vnni",
@@ -53,7 +55,7 @@ TARGETS = {
         ),
         Target(
             "aarch64-i8mm", "aarch64-unknown-linux-gnu", "generic", "+neon,+dotprod,+fullfp16,+crc,+i8mm", 4, 32,
-            "smmla", (*_ARM_FLAGS, "i8mm"), 20,
+            "smmla", (*_ARM_FLAGS, "i8mm"), 20, like="aarch64-dotprod",
         ),
     )
 }  # fmt: skip

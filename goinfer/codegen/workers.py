@@ -14,11 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from goinfer.bundle_format.kernel_abi import MATMUL_KINDS
 from goinfer.bundle_format.plan import Kernel
 from goinfer.codegen import cache
 from goinfer.codegen.errors import CompileError
 from goinfer.codegen.messages import read_message, write_message
-from goinfer.codegen.target import Target
+from goinfer.codegen.target import Target, target_named
 
 Progress = Callable[[str, int, int], None]
 """Called with (kernel symbol, done, total)."""
@@ -30,6 +31,11 @@ class Job:
 
     spec: Kernel
     target: Target
+
+    @staticmethod
+    def of(spec: Kernel, target: Target) -> "Job":
+        """The job that makes the kernel: another target's, where that gives the same code."""
+        return Job(spec, target_named(target.like) if target.like and spec.kind not in MATMUL_KINDS else target)
 
     def request(self) -> dict[str, Any]:
         """The message a worker understands."""
@@ -49,11 +55,13 @@ class Job:
 
 
 def compile_all(jobs: list[Job], progress: Progress | None = None, workers: int = 2) -> list[bytes]:
-    """Objects of the jobs, in order. Raises CompileError naming the first kernel that fails."""
+    """Objects of the jobs, in order, equal jobs done once. Raises CompileError naming the first kernel that fails."""
+    keys = [job.key() for job in jobs]
+    first = {key: i for i, key in reversed(list(enumerate(keys)))}
     results: dict[int, bytes] = {}
     todo: queue.SimpleQueue[int] = queue.SimpleQueue()
-    for i, job in sorted(enumerate(jobs), key=lambda item: not item[1].is_large):
-        cached = cache.read("kernels", job.key())
+    for i in sorted(first.values(), key=lambda i: (not jobs[i].is_large, i)):
+        cached = cache.read("kernels", keys[i])
         if cached is not None:
             results[i] = cached
         else:
@@ -65,7 +73,7 @@ def compile_all(jobs: list[Job], progress: Progress | None = None, workers: int 
         with lock:
             results[i] = data
             if progress:
-                progress(jobs[i].spec.symbol, len(results), len(jobs))
+                progress(jobs[i].spec.symbol, len(results), len(first))
 
     threads = [
         threading.Thread(target=_drain, args=(jobs, todo, done, failures)) for _ in range(min(workers, todo.qsize()))
@@ -80,7 +88,7 @@ def compile_all(jobs: list[Job], progress: Progress | None = None, workers: int 
         raise
     if failures:
         raise failures[0]
-    return [results[i] for i in range(len(jobs))]
+    return [results[first[key]] for key in keys]
 
 
 def _drain(jobs: list[Job], todo: "queue.SimpleQueue[int]", done: Callable[[int, bytes], None],

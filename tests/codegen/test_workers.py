@@ -99,3 +99,12 @@ def test_a_worker_whose_parent_is_gone_ends_quietly() -> None:
     write_message(process.stdin, jobs(GOOD)[0].request())
     process.stdin.close()
     assert process.stderr.read() == b"" and process.wait(timeout=60) == 0
+
+
+def test_equal_jobs_are_done_once(own_cache: Path) -> None:
+    """A kernel without dot products of two targets that are alike but for these. Seen red without the sharing."""
+    seen: list[tuple[str, int, int]] = []
+    work = [Job.of(GOOD, target_named(name)) for name in ("x86-64-v3", "x86-64-v3-avxvnni", "x86-64-v4-vnni")]
+    objects = compile_all(work, lambda *progress: seen.append(progress))
+    assert objects[0] == objects[1] != objects[2]
+    assert [total for _, _, total in seen] == [2, 2]

@@ -55,9 +55,9 @@ def build(frame: Frame) -> None:
 def _block(p: _Problem, unit: V, start: V, stop: V) -> None:
     """Products of four panels with rows [start, stop), then the activation of each row."""
     half = p.frame.int(3) // PANEL
-    for i in range(4):
-        panel = unit * 2 + i % 2 + (half if i >= 2 else 0)
-        _products(p, panel, start, stop, p.kept + 4 * PANEL * i)
+    with for_(0, 4) as loop:
+        panel = unit * 2 + loop.iv % 2 + loop.iv // 2 * half
+        _products(p, panel, start, stop, p.kept + loop.iv * (4 * PANEL))
     with for_(start, stop) as loop:
         row = p.kept + (loop.iv - start) * _ROW_BYTES
         gate, up = load_group(p.frame.target, row, 16), load_group(p.frame.target, row + 4 * GROUP, 16)
