@@ -11,7 +11,7 @@ consecutive instructions belong to different sums, so that none waits for the on
 from collections.abc import Callable, Sequence
 
 from goinfer.bundle_format.kernel_abi import Q8_OFFSET
-from goinfer.codegen.dsl import Ptr, V, bitcast, const, insert, intrinsic, shuffle, splat
+from goinfer.codegen.dsl import Ptr, V, bitcast, const, in_step, insert, intrinsic, shuffle, splat
 from goinfer.codegen.target import Target
 
 NIBBLES = ("int4", "int4min")
@@ -58,6 +58,8 @@ def _accumulate(target: Target, parts: Sequence[Codes], groups: Sequence[Ptr], s
             for j, w in enumerate(weights):
                 slot = i * len(parts) + j
                 sums[slot] = step(sums[slot], w, a)
+        if len(groups) > 1 and target.dot != "vnni-emulated":  # whose vectors are wider than a register
+            sums = in_step(sums)
     return sums
 
 

@@ -298,6 +298,21 @@ def prefetch(at: "Ptr") -> None:
     )
 
 
+def in_step(values: Sequence[V]) -> list[V]:
+    """The same values; what made them comes before and what uses them after this point in the machine code.
+
+    Vectors of equal type. An empty piece of assembly passes them all through registers: LLVM's scheduler, which would
+    finish one sum after the other and keep the rest in memory meanwhile, cannot move anything across.
+    """
+    register = "v" if values[0].lanes * _BITS[values[0].elem] > 128 else "w"
+    constraints = ",".join([f"={register}"] * len(values) + [str(i) for i in range(len(values))])
+    types = [ty(v.spec) for v in values]
+    struct = ir.Type.parse(f"!llvm.struct<({', '.join(str(t) for t in types)})>")
+    out = llvm.inline_asm(struct, [v.v for v in values], "", constraints, has_side_effects=False)
+    parts = [llvm.extractvalue(t, out, [i]) for i, t in enumerate(types)]
+    return [V(part, v.elem, v.lanes) for part, v in zip(parts, values, strict=True)]
+
+
 class Ptr:
     """A bare pointer; `p + n` advances by n bytes."""
 

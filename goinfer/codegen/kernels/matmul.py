@@ -9,26 +9,29 @@ Ints: 0 K groups of 32, 1 X row stride, 2 Y row stride (bytes).
 """
 
 from goinfer.bundle_format.kernel_abi import PANEL
-from goinfer.codegen.dsl import Ptr, V, for_, i64, minimum
+from goinfer.codegen.dsl import V, for_, i64, minimum
 from goinfer.codegen.kernel import Frame, kernel
-from goinfer.codegen.kernels.matmul_tiles import Product, Store, for_row_tiles, panel_times_rows
+from goinfer.codegen.kernels.matmul_tiles import Product, Store, for_panels, for_row_tiles, panel_times_rows
 
 
 @kernel("matmul")
 def build(frame: Frame) -> None:
     """Emit the loop over tiles; see the module docstring for attributes and operands."""
     product = Product(frame.target, frame.attrs["format"], frame.int(0), frame.ptr(1), frame.int(1))
-    panels, rows = frame.units, frame.count(frame.attrs["domain"])
-    with for_(frame.tile0, frame.tile1) as tiles:
-        panel = tiles.iv % panels
-        start = tiles.iv // panels * frame.row_tile
-        stop = minimum(start + frame.row_tile, rows)
-        weights = frame.ptr(0) + panel * product.panel_bytes
+    rows = frame.count(frame.attrs["domain"])
 
-        def tile(row: V, n_rows: int, panel: V = panel, weights: Ptr = weights) -> None:
-            panel_times_rows(product, weights, row, n_rows, _epilogue(frame, row, panel))
+    def stretch(block: V, first: V, past: V) -> None:
+        start = block * frame.row_tile
+        stop = minimum(start + frame.row_tile, rows)
+
+        def tile(row: V, n_rows: int) -> None:
+            with for_(first, past) as panels:
+                weights = frame.ptr(0) + panels.iv * product.panel_bytes
+                panel_times_rows(product, weights, row, n_rows, _epilogue(frame, row, panels.iv))
 
         for_row_tiles(product, start, stop, tile)
+
+    for_panels(frame, product, stretch)
 
 
 def _epilogue(frame: Frame, row: V, panel: V) -> Store:

@@ -19,9 +19,6 @@ from goinfer.codegen.kernels.gate_act import activation
 from goinfer.codegen.kernels.matmul_tiles import Product, Store, for_row_tiles, panel_times_rows
 from goinfer.codegen.quantise_rows import load_group, row_sink
 
-_ROWS = 48
-"""Rows whose products are kept at a time (whole register tiles): they leave the first cache to a panel of weights."""
-
 _ROW_BYTES = 4 * 2 * GROUP
 """A row of products: a group of gate, a group of up."""
 
@@ -32,50 +29,49 @@ class _Problem:
     product: Product
     act: Callable[[V], V]
     kept: Ptr
-
-    def bias(self, panel: V) -> Ptr | None:
-        """The bias of a panel's outputs."""
-        return self.frame.ptr(3) + panel * (4 * PANEL) if self.frame.attrs["bias"] else None
+    """Stack memory for the products of a register tile."""
 
 
 @kernel("matmul_gated")
 def build(frame: Frame) -> None:
     """Emit the loop over tiles; see the module docstring for attributes and operands."""
     product = Product(frame.target, frame.attrs["format"], frame.int(0), frame.ptr(1), frame.int(1))
-    problem = _Problem(frame, product, activation(frame.attrs["act"]), scratch(_ROWS * _ROW_BYTES))
+    kept = scratch(product.tile_rows[0] * _ROW_BYTES)
+    problem = _Problem(frame, product, activation(frame.attrs["act"]), kept)
     rows = frame.count(frame.attrs["domain"])
     with for_(frame.tile0, frame.tile1) as tiles:
         unit = tiles.iv % frame.units
         start = tiles.iv // frame.units * frame.row_tile
         stop = minimum(start + frame.row_tile, rows)
-        with for_(start, stop, _ROWS) as block:
-            _block(problem, unit, block.iv, minimum(block.iv + _ROWS, stop))
+
+        def tile(row: V, n_rows: int, unit: V = unit) -> None:
+            _register_tile(problem, unit, row, n_rows)
+
+        for_row_tiles(product, start, stop, tile)
 
 
-def _block(p: _Problem, unit: V, start: V, stop: V) -> None:
-    """Products of four panels with rows [start, stop), then the activation of each row."""
+def _register_tile(p: _Problem, unit: V, row: V, n_rows: int) -> None:
+    """Products of four panels with some rows, which stay in the first cache meanwhile, then the activation."""
     half = p.frame.int(3) // PANEL
     with for_(0, 4) as loop:
         panel = unit * 2 + loop.iv % 2 + loop.iv // 2 * half
-        _products(p, panel, start, stop, p.kept + loop.iv * (4 * PANEL))
-    with for_(start, stop) as loop:
-        row = p.kept + (loop.iv - start) * _ROW_BYTES
-        gate, up = load_group(p.frame.target, row, 16), load_group(p.frame.target, row + 4 * GROUP, 16)
-        sink = row_sink(p.frame.attrs["out"], p.frame.ptr(2) + loop.iv * p.frame.int(2))
+        weights = p.frame.ptr(0) + panel * p.product.panel_bytes
+        panel_times_rows(p.product, weights, row, n_rows, _keep(p, panel, p.kept + loop.iv * (4 * PANEL)))
+    with for_(0, n_rows) as loop:
+        kept = p.kept + loop.iv * _ROW_BYTES
+        gate, up = load_group(p.frame.target, kept, 16), load_group(p.frame.target, kept + 4 * GROUP, 16)
+        sink = row_sink(p.frame.attrs["out"], p.frame.ptr(2) + (row + loop.iv) * p.frame.int(2))
         sink(unit, [p.act(g) * u for g, u in zip(gate, up, strict=True)])
 
 
-def _products(p: _Problem, panel: V, start: V, stop: V, out: Ptr) -> None:
-    """One panel's products with rows [start, stop), to column 0 of the kept rows at `out`."""
-    weights, bias = p.frame.ptr(0) + panel * p.product.panel_bytes, p.bias(panel)
+def _keep(p: _Problem, panel: V, out: Ptr) -> Store:
+    """Biased products of a panel to a column of the kept rows."""
+    bias = p.frame.ptr(3) + panel * (4 * PANEL) if p.frame.attrs["bias"] else None
 
-    def store(row: V) -> Store:
-        def vector(i: int, part: int, total: V) -> None:
-            at = 4 * p.frame.target.lanes * part
-            if bias is not None:
-                total = total + (bias + at).load(total.spec, 16)
-            (out + (row - start + i) * _ROW_BYTES + at).store(total, 16)
+    def store(i: int, part: int, total: V) -> None:
+        at = 4 * p.frame.target.lanes * part
+        if bias is not None:
+            total = total + (bias + at).load(total.spec, 16)
+        (out + (_ROW_BYTES * i + at)).store(total, 16)
 
-        return vector
-
-    for_row_tiles(p.product, start, stop, lambda row, n: panel_times_rows(p.product, weights, row, n, store(row)))
+    return store

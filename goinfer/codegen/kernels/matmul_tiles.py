@@ -19,10 +19,15 @@ from goinfer.codegen.dsl import (
     convert,
     fma,
     for_,
+    i64,
+    minimum,
     prefetch,
+    select,
     splat,
+    while_,
     zext,
 )
+from goinfer.codegen.kernel import Frame
 from goinfer.codegen.target import Target
 
 BLOCK_BYTES = {"f32": 2048, "bf16": 1024, "int8": 544, "int8int8": 544, "int4": 288, "int4min": 320}
@@ -35,6 +40,9 @@ QUANTISED_INPUT = ("int8int8", "int4", "int4min")
 _AHEAD = 16
 """Blocks between the one in work and the one asked for: 4.6 kB of int4. Panels follow each other in memory as tiles do
 in a thread's run, so this reaches into the next panel; the hardware's own prefetch stops at a page's end."""
+
+_FIRST_CACHE, _PANELS = 28 << 10, 8
+"""Bytes of activations that may stay in the first cache, and the panels that then pass by together."""
 
 _FLOAT_SUMS = 16
 """Sums that a tile of float weights may keep: it needs no other registers than a weight and an activation."""
@@ -79,6 +87,24 @@ def for_row_tiles(p: Product, start: V, stop: V, body: Callable[[V, int], None])
         with for_(at, past, size) as loop:
             body(loop.iv, size)
         at = past
+
+
+def for_panels(frame: Frame, p: Product, body: Callable[[V, V, V], None]) -> None:
+    """body(row block, first panel, panel past the last) over the step's tiles, some panels of one row block at a time.
+
+    Where the rows of a register tile fit the first cache they stay there while several panels pass by; where they do
+    not, a panel stays while all rows pass by.
+    """
+    panels = frame.units
+    together = select(p.x_stride * p.tile_rows[0] <= _FIRST_CACHE, i64(_PANELS), i64(1))
+
+    def step(tile: V) -> list[V]:
+        block, first = tile // panels, tile % panels
+        past = minimum(minimum(first + together, panels), first + (frame.tile1 - tile))
+        body(block, first, past)
+        return [tile + (past - first)]
+
+    while_([frame.tile0], lambda tile: tile < frame.tile1, step)
 
 
 def panel_times_rows(p: Product, weights: Ptr, row: V, n_rows: int, store: Store) -> None:
