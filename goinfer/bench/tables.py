@@ -77,8 +77,9 @@ def steps(files: Sequence[Data]) -> Rows:
     rows = max(runs, key=lambda title: title.startswith("prefill")).split()[1]
     table = [["step", "MB that 1 row reads", "M products a row", "floor of 1 row, ms", f"floor of {rows} rows, ms",
               "1 row: ms, of floor, waiting", f"{rows} rows: ms, of floor, waiting"]]  # fmt: skip
-    for name, one in decode.items():
-        many = prefill[name]
+    absent = {name: Line(name, 0, 0.0, 0, 0) for name in (*prefill, *decode)}  # only greedy forwards have `greedy`
+    for name in dict.fromkeys([*decode, *prefill]):
+        one, many = decode.get(name, absent[name]), prefill.get(name, absent[name])
         floors = [f"{1e3 * line.floor(read, dots):.3f}" if line.bytes else "" for line in (one, many)]
         table.append([
             name, f"{one.bytes / 1e6:.2f}" if one.bytes else "", f"{one.products / 1e6:.2f}" if one.products else "",
@@ -88,9 +89,10 @@ def steps(files: Sequence[Data]) -> Rows:
 
 
 def _measured(line: Line, read: float, dots: float) -> str:
-    floor = f", {line.floor(read, dots) / line.seconds:.0%}" if line.bytes and line.seconds else ""
-    waiting = line.waiting / line.seconds if line.seconds else 0
-    return f"{1e3 * line.seconds:.3f}{floor}, {waiting:.0%}"
+    if not line.seconds:
+        return ""
+    floor = f", {line.floor(read, dots) / line.seconds:.0%}" if line.bytes else ""
+    return f"{1e3 * line.seconds:.3f}{floor}, {line.waiting / line.seconds:.0%}"
 
 
 def lower(files: Sequence[Data]) -> Rows:

@@ -105,9 +105,8 @@ def prequant_apart(out: Path, run: str, source: Path = GGUF) -> str:
     """In a new process, which can start no worker if run is "again": the compiler packages that were imported."""
     code = RUN.format(source=str(source), target=native_target())
     settings = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(out), run], env=settings, capture_output=True, text=True, timeout=120, check=False
-    )
+    command = [sys.executable, "-c", code, str(out), run]
+    done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
