@@ -20,7 +20,7 @@ from goinfer.bundle_format.errors import GoinferError, UsageError
 from goinfer.bundle_format.output import Output
 
 KINDS = {
-    "ffn_gate_up": "#0072b2", "ffn_down": "#56b4e9", "attn_qkv": "#009e73", "attn_output": "#8fd3bd",
+    "ffn_gated": "#0072b2", "ffn_down": "#56b4e9", "attn_qkv": "#009e73", "attn_output": "#8fd3bd",
     "attn": "#d55e00", "lm_head": "#e69f00", "other": "#999999", OUTSIDE: "#333333", "waiting": "#e8e8e8",
 }  # fmt: skip
 """Kinds of steps that are drawn apart, with their colours. All other steps are `other`; the time that thread 0 waits at
