@@ -59,10 +59,10 @@ def fit_line(names: Sequence[str], sizes: Sequence[float], seconds: Sequence[flo
 
 def run(names: Sequence[str], threads: int, rounds: int, target: str | None, say: Say) -> Data:
     """Measure every shape; files are deleted as soon as they have been used. Results as in a results file."""
-    if len(set(names)) < 2:
-        raise UsageError("--sizes: a line needs two shapes or more: for example 135m,0.5b,1b,3b")
     for name in names:
         shape_named(name)
+    if len(set(names)) < 2:
+        raise UsageError("--sizes: a line needs two shapes or more: for example 135m,0.5b,1b,3b")
     chosen = target_named(target) if target else _best_target()
     say("ceilings of the machine")
     meter = ceilings.Meter(ceilings.Ceilings(chosen), threads, ceilings.STREAM_BYTES)

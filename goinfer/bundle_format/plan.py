@@ -129,6 +129,7 @@ class Plan:
             raw = msgpack.unpackb(data, raw=False, strict_map_key=True)
         except Exception as e:
             raise PlanError(f"section plan: not msgpack ({e}); the file is damaged, copy it again") from e
+        _check_version(raw)
         plan = _build(Plan, raw, "plan")
         parts = {
             "buffers": Buffer, "weights": Weight, "rope_tables": RopeTable,
@@ -160,9 +161,15 @@ def _build(cls: Any, raw: Any, where: str) -> Any:
     return cls(**raw)
 
 
+def _check_version(raw: Any) -> None:
+    """Before any field is missed: another version may well have others."""
+    abi = raw.get("abi", ABI_VERSION) if isinstance(raw, dict) else ABI_VERSION
+    if abi != ABI_VERSION:
+        made = f"made by another version of goinfer (kernel ABI {abi!r:.20}, here {ABI_VERSION})"
+        raise PlanError(f"section plan: {made}: prequant again")
+
+
 def _check(plan: Plan) -> None:
-    if plan.abi != ABI_VERSION:
-        raise PlanError(f"section plan: kernel ABI {plan.abi}, this runtime speaks {ABI_VERSION}; prequant again")
     for s in plan.steps:
         if len(s.operands) > N_POINTERS or len(s.ints) > N_INTS or len(s.floats) > N_FLOATS:
             raise PlanError(f"section plan: step {s.name}: too many operands")

@@ -37,6 +37,13 @@ def choose_target(targets: dict[str, dict[str, object]], wanted: str | None = No
         raise UsageError(f"target {wanted!r} is not in the bundle; it has: {held}")
     if wanted is not None and wanted in good:
         return wanted
+    if wanted is not None and good:
+        arch, needs = str(targets[wanted]["arch"]), targets[wanted]["needs"]
+        assert isinstance(needs, list)
+        why = f"this machine is {machine}" if arch != machine else f"it lacks {' '.join(sorted(set(needs) - flags))}"
+        raise NoTargetError(
+            f"target {wanted!r} (--target or GOINFER_TARGET) cannot run here: {why}; these can: {', '.join(good)}"
+        )
     missing = {name: sorted(set(map(str, facts["needs"])) - flags) for name, facts in targets.items()  # type: ignore[call-overload]
                if facts["arch"] == machine and (wanted is None or name == wanted)}  # fmt: skip
     detail = "; ".join(f"{name} lacks {' '.join(flags_)}" for name, flags_ in missing.items() if flags_)

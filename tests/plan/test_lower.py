@@ -73,7 +73,12 @@ def test_every_kernel_is_used_and_every_kv_precision_made() -> None:
 def test_a_plan_survives_its_bytes_and_refuses_others() -> None:
     plan = plan_of("llama", "int4")
     assert Plan.from_bytes(plan.to_bytes()) == plan
-    for damaged, match in ((b"\x81\xa3abi\x01", "unknown or missing field"), (b"\xc1", "not msgpack")):
+    cases = (
+        (b"\x81\xa3abi\x02", "unknown or missing field"),
+        (b"\x81\xa3abi\x01", r"another version of goinfer \(kernel ABI 1, here 2\): prequant again"),
+        (b"\xc1", "not msgpack"),
+    )
+    for damaged, match in cases:
         with pytest.raises(PlanError, match=match):
             Plan.from_bytes(damaged)
 

@@ -146,5 +146,5 @@ def test_no_usable_target_lists_what_the_bundle_has_and_what_is_missing(monkeypa
     with pytest.raises(NoTargetError, match="this machine is riscv64"):
         choose_target(TARGETS)
     machine(monkeypatch, "x86_64", "avx2")
-    with pytest.raises(NoTargetError, match="high lacks avx512f"):
+    with pytest.raises(NoTargetError, match=r"'high' \(--target or GOINFER_TARGET\) .*lacks avx512f; these can: low"):
         choose_target(TARGETS, "high")
